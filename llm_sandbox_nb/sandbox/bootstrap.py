@@ -1,11 +1,12 @@
 """The start of the executor: a small Python program in the sandbox reads the package `executor` from its stdin.
 
-The package is sent as a JSON object of module sources, which are imported without writing to the sandbox's disk. Then
-the compiled modules are sent, for a Python of the same version, which saves a third of the start. Both are compressed,
-because an engine needs more time to forward bytes than the sandbox needs to decompress them.
+The package is sent twice. First come the module sources as a JSON object, then the compiled modules. A Python of the
+same version uses the compiled modules, which saves a third of the start time. The modules are imported without writing
+to the sandbox's disk. They are compressed, because an engine needs more time to forward bytes than the sandbox needs
+to decompress them.
 
-In the executor, `signal` is the C module `_signal`, because Python's `signal` imports `enum`, which takes as long as
-all modules of the executor.
+In the executor, `signal` is the C module `_signal`. Python's `signal` imports `enum`, which takes as long as all
+modules of the executor.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from importlib import resources
 from importlib.util import MAGIC_NUMBER
 
 SOURCE_TIMEOUT = 45
-"""Seconds for the executor's modules to arrive; needed because a container's pipe stays open if its owner dies."""
+"""Seconds in which the executor's modules must arrive. A limit is needed because a container's pipe stays open if its
+owner dies."""
 FOLDER_VARIABLE = "LLM_SANDBOX_FOLDER"
-"""Environment variable with a folder that the executor removes when it ends, even before its modules arrive."""
+"""Environment variable with a folder that the executor removes at its end, even if its modules never arrive."""
 PROGRAM_MARK = FOLDER_VARIABLE
-"""A word in the command line of every executor."""
+"""Word in the command line of every executor, by which an executor is recognized."""
 _WITHOUT_DOCSTRINGS = 2
 """Optimization level of `compile`."""
 _LOADER = (
@@ -74,21 +76,21 @@ main()
 
 
 def bootstrap_argv(python: str = "python3", *, steps: Sequence[str] = ()) -> list[str]:
-    """Return the command that starts the executor, which reads `executor_source()` from stdin, then frames.
+    """Return the command that starts the executor. The executor reads `executor_source()` from stdin, then frames.
 
-    `steps` are Python programs that run before the executor serves; they can import the executor's modules.
+    `steps` are Python programs that run before the executor serves. They can import the executor's modules.
     """
     return [python, "-I", "-S", "-u", "-c", "\n".join([_LOADER, *steps, _SERVE])]
 
 
 @cache
 def executor_source() -> bytes:
-    """Return the first bytes for the executor's stdin: the modules as source, and the same modules compiled."""
+    """Return the first bytes for the executor's stdin: the sources of the modules, and the compiled modules."""
     folder = resources.files(__package__) / "executor"
     files = {file.name: file for file in folder.iterdir() if file.name.endswith(".py")}
     names = {name: "executor" if name == "__init__.py" else f"executor.{name[:-3]}" for name in files}
     texts = {names[name]: files[name].read_text("utf-8") for name in sorted(files)}
-    # Compressed one at a time, because most modules are never imported.
+    # Each module is compressed separately, because most modules are never imported.
     codes = {
         name: zlib.compress(
             marshal.dumps(compile(text, name, "exec", dont_inherit=True, optimize=_WITHOUT_DOCSTRINGS))

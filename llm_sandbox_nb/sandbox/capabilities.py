@@ -1,4 +1,4 @@
-"""Linux capabilities, the single rights of root: their names, and programs that drop them."""
+"""Linux capabilities, into which the rights of root are divided: their names, and programs that drop them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT_INSIDE = (
     "CAP_SETGID",
     "CAP_SETUID",
 )
-"""Capabilities of root inside a sandbox, for files and users."""
+"""Capabilities of root inside a sandbox, which concern files and users."""
 _CAPABILITIES = (
     "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
     "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
@@ -22,7 +22,7 @@ _CAPABILITIES = (
     "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
     "CHECKPOINT_RESTORE",
 )  # fmt: skip
-"""Names in the order of the kernel's numbers."""
+"""Names of all capabilities, in the order of the kernel's numbers."""
 
 _KEEP_ONLY = """
 import ctypes, os, sys
@@ -39,7 +39,7 @@ def keep_only(mask):
     if rights:
         sys.exit('rights cannot be given up: ' + ' '.join(rights))
 """
-"""prctl 24: drop from the bounding set; 38: no new privileges."""
+"""A program that keeps only some capabilities. prctl 24 drops one from the bounding set; 38 forbids new privileges."""
 _BECOME_USER = """
 import ctypes, os, sys
 def become(user):
@@ -61,7 +61,7 @@ TO_BECOME = ("CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID")
 
 
 def capability_names(mask: int) -> tuple[str, ...]:
-    """Return the names of a set of capabilities, as in `CAP_CHOWN`."""
+    """Return the names, such as `CAP_CHOWN`, of the capabilities in a bit mask."""
     return tuple(f"CAP_{name}" for bit, name in enumerate(_CAPABILITIES) if mask >> bit & 1)
 
 

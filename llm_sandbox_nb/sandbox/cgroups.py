@@ -1,4 +1,4 @@
-"""Control groups of this machine: mount points, memory limits and memory peaks."""
+"""Linux control groups of this machine: mount points, memory limits and memory peaks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ CONTROLLERS = ("memory", "pids", "cpu")
 """Controllers that limit a sandbox."""
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _PEAK_FILES = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
-"""File with the memory peak, by version of the control groups."""
+"""Name of the file with the memory peak, by version of the control groups."""
 
 
 def read_if_there(path: Path) -> str:
-    """Return the stripped text of a file of the kernel; empty if it cannot be read."""
+    """Return the stripped text of a file of the kernel, or an empty text if the file cannot be read."""
     try:
         return path.read_text("utf-8", "replace").strip()
     except OSError:
@@ -58,7 +58,7 @@ def own_groups(controller: str) -> list[tuple[Path, int]]:
 
 
 def memory_left() -> int | None:
-    """Return the bytes that the control groups of this process leave to it; None if they set no limit."""
+    """Return the bytes of memory that the control groups of this process still allow. None if they set no limit."""
     left = []
     for group, version in own_groups("memory"):
         limit = _number(group / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
@@ -69,15 +69,15 @@ def memory_left() -> int | None:
 
 
 def memory_peak(group: Path, version: int) -> int | None:
-    """Return the highest memory use of a control group in bytes; None if the kernel does not report it."""
+    """Return the highest memory use of a control group in bytes. None if the kernel does not report this figure."""
     text = read_if_there(group / _PEAK_FILES[version])
     return int(text) if text.isdigit() else None
 
 
 def memory_peak_of_container(pid: int, container: str) -> int | None:
-    """Return the `memory_peak` of the container whose first process is `pid`; None if it is on another machine.
+    """Return the `memory_peak` of the container whose first process is `pid`. None for a container of another machine.
 
-    The container's id is part of the group's name.
+    The name of the container's control group has the id of the container.
     """
     for line in read_if_there(Path(f"/proc/{pid}/cgroup")).splitlines():
         _, controllers, group = line.split(":", 2)
@@ -94,7 +94,7 @@ def memory_peak_of_container(pid: int, container: str) -> int | None:
 
 
 def _given_back(group: Path) -> int:
-    """Return the bytes of the page cache that the kernel frees when a process needs memory."""
+    """Return the size of the page cache that the kernel frees when a process needs memory."""
     for line in read_if_there(group / "memory.stat").splitlines():
         name, _, value = line.partition(" ")
         if name in ("inactive_file", "total_inactive_file") and value.isdigit():

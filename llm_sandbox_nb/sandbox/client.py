@@ -1,4 +1,4 @@
-"""The sandbox contract over a channel to an executor. Isolations differ only in how they start the executor."""
+"""A sandbox whose methods send requests to an executor. Isolations differ only in the start of the executor."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ from llm_sandbox_nb.sandbox.transfer import (
 )
 
 FILE_TIMEOUT = 600.0
-"""Seconds until a file operation inside the sandbox fails."""
+"""Time limit of a file operation in seconds."""
 TRANSFER_TIMEOUT = 3600.0
-"""Seconds until an upload or a download fails."""
+"""Time limit of an upload or a download in seconds."""
 CHANGES_TIMEOUT = 30.0
-"""Seconds until a search for changes fails."""
+"""Time limit of a search for changes in seconds."""
 MAX_CHANGES_BYTES = 64 * 1024 * 1024
 MAX_LISTING_BYTES = 64 * 1024 * 1024
 SPILL_FOLDER = "/tmp/llm-sandbox"
@@ -66,7 +66,7 @@ _P = ParamSpec("_P")
 def _repeatable(
     method: Callable[Concatenate[ChannelSandbox, _P], Awaitable[_T]],
 ) -> Callable[Concatenate[ChannelSandbox, _P], Coroutine[Any, Any, _T]]:
-    """Decorate a method to run a second time if the connection breaks during the first, and can be restored."""
+    """Decorate a method to run a second time if the connection breaks and can be restored."""
 
     @functools.wraps(method)
     async def repeated(self: ChannelSandbox, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -80,10 +80,11 @@ class ChannelSandbox(CheckpointingSandbox):
 
     Args:
         channel: the channel; `start` sends the greeting.
-        id: unique among sandboxes.
+        id: an id that is unique among sandboxes.
         directories: folders that `start` makes inside.
         protection: the protection in force.
-        kill: ends the sandbox from outside and removes it; called once, at `close` or when the sandbox is lost.
+        kill: function that ends the sandbox from outside and removes it. It is called once, at `close` or when the
+            sandbox is lost.
         spill: folder inside for the full output of commands whose output exceeds the limit.
         hello: further parameters of the greeting, e.g. `history`, the only folder with a history.
     """
@@ -104,15 +105,16 @@ class ChannelSandbox(CheckpointingSandbox):
         self.directories = directories
         self.protection = protection
         self.executor: Mapping[str, Any] = {}
-        """The executor's answer to the greeting: version, python, pid, uid, ..."""
+        """The executor's answer to the greeting, with `version`, `python`, `pid`, `uid`, ..."""
         self.deliver: Deliver | None = None
         """See `ExecutorConnection.deliver`."""
         self.release_pack: Callable[[], None] | None = None
         """See `ExecutorConnection.release_pack`."""
         self.take_listener: Callable[[], Awaitable[socket.socket]] | None = None
-        """Function that moves the door's listener into this process, faster than relaying; None if impossible."""
+        """Function that moves the door's listening socket into this process, which is faster than relaying the data.
+        None if the isolation cannot move the socket."""
         self.start_clone: Callable[[], Awaitable[CheckpointingSandbox]] | None = None
-        """Starts another sandbox with the same options; set by `start_sandbox`."""
+        """Function that starts another sandbox with the same options. `start_sandbox` sets the function."""
         isolation = ISOLATIONS[protection.isolation]
         self.history = SandboxHistory(isolation.checkpoints, directories.root if isolation.own_root else "/")
         self._kill = kill
@@ -127,7 +129,7 @@ class ChannelSandbox(CheckpointingSandbox):
 
         Args:
             adopt: True if the executor may have had another owner.
-            timeout: seconds.
+            timeout: seconds in which the executor must answer.
 
         Raises:
             SandboxLostError: if the executor does not answer.
@@ -155,7 +157,7 @@ class ChannelSandbox(CheckpointingSandbox):
 
     @property
     def lost(self) -> SandboxLostError | None:
-        """The reason why the sandbox has ended; None while it is alive."""
+        """The reason why the sandbox has ended. None while the sandbox is alive."""
         return self.channel.lost
 
     def _path(self, path: str) -> str:
@@ -230,7 +232,7 @@ class ChannelSandbox(CheckpointingSandbox):
         return self._parse(lambda: command_result(answer, output))
 
     def _parse(self, parse: Callable[[], _T]) -> _T:
-        """Call `parse`; if the answer is invalid, end the sandbox, because nothing that it sends can be trusted."""
+        """Call `parse`. If the answer is invalid, end the sandbox, because no other answer can be trusted either."""
         try:
             return parse()
         except ProtocolError as error:
@@ -252,16 +254,16 @@ class ChannelSandbox(CheckpointingSandbox):
         return content.bytes()
 
     async def write_file(self, path: str, data: bytes, *, exclusive: bool = False) -> None:
-        """See `Sandbox.write_file`. A reader never sees half a file.
+        """See `Sandbox.write_file`. Readers never see a file whose content is only partly written.
 
-        The new content is written into a new file, which gets the mode and owner of the old one and replaces it. If
-        that is impossible (hard links, a folder without write permission, a mounted file), the file is overwritten.
+        The content is written into a new file, which gets the mode and owner of the old file and replaces it. If that
+        is impossible (hard links, a folder without write permission, a mounted file), the old file is overwritten.
         """
         body = bytes(memoryview(data))
         await self._write(path, len(body), lambda: body, exclusive)
 
     async def write_from(self, path: str, source: BinaryIO, size: int) -> None:
-        """Write the first `size` bytes of an open file like `write_file`, without reading all of them into memory."""
+        """Write the first `size` bytes of an open file, like `write_file`, but without holding all bytes in memory."""
         await self._write(path, size, lambda: file_pieces(source), False)
 
     async def _write(self, path: str, size: int, body: Callable[[], Body], exclusive: bool) -> None:
@@ -341,10 +343,11 @@ class ChannelSandbox(CheckpointingSandbox):
         return self._parse(lambda: changes_of(rows, answer))
 
     async def renew(self) -> dict[str, str]:
-        """Remove the state that no checkpoint covers, and describe the rest of the state beyond the files.
+        """Remove state that no checkpoint covers, and describe all state apart from the files.
 
         Returns:
-            A text for each part of the state. Equal texts of the same sandbox mean an equal state; see `FreshState`.
+            A text for each kind of state. If two calls for the same sandbox return equal texts, the state is equal; see
+            `FreshState`.
         """
         answer = await self.channel.call({"op": "renew", "timeout": FILE_TIMEOUT}, timeout=FILE_TIMEOUT)
         raise_error(answer, "")
@@ -404,14 +407,15 @@ class ChannelSandbox(CheckpointingSandbox):
 
 
 class AdministeredSandbox(ChannelSandbox):
-    """A sandbox whose model is an ordinary user, while the owner can execute commands as any user.
+    """A sandbox in which the model is an ordinary user, while the owner can execute commands as any user.
 
-    The first `exec` with another user than the model's starts a second executor in the sandbox, as root inside. No
-    process inside can reach this executor.
+    The first `exec` as another user starts a second executor in the sandbox, which runs as root inside. No process
+    inside can reach this executor.
 
     Args:
         own_names: name and number of the model's user.
-        administrator: starts the second executor, and returns the channel to it and a function that ends it.
+        administrator: function that starts the second executor. It returns the channel to this executor, and a function
+            that ends this executor.
     """
 
     def __init__(
@@ -430,7 +434,7 @@ class AdministeredSandbox(ChannelSandbox):
     async def command(
         self, params: Mapping[str, Any], body: bytes, output: CommandOutput, timeout: float | None
     ) -> CommandResult:
-        """See `ChannelSandbox.command`; the administrator executes the commands of other users."""
+        """See `ChannelSandbox.command`. The second executor executes commands as other users than the model's."""
         if params.get("user") in self._own_names:
             params = {**params, "user": None}
         if params.get("user") is None:

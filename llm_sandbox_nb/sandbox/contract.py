@@ -1,4 +1,4 @@
-"""The contract of a sandbox, which every isolation fulfils, in this process or behind a server.
+"""The contract of a sandbox. Every isolation fulfils this contract, in this process or behind a server.
 
     async with open_sandbox("docker") as box:
         await box.upload("data", "input")
@@ -8,7 +8,7 @@
         await box.restore(before)
         print(result.exit_code, (await box.read_file("output/report.txt")).decode())
 
-`Sandbox` has commands and files; its base class `Checkpointing` has the history of the files.
+`Sandbox` has the methods for commands and files. Its base class `Checkpointing` has the methods for the file history.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from typing import Literal, Protocol, Self
 StreamName = Literal["stdout", "stderr"]
 TransferKind = Literal["file", "folder"]
 OutputCallback = Callable[[StreamName, bytes], None]
-"""Function called in the sandbox's event loop with each piece of output. It must not block."""
+"""Function that is called in the sandbox's event loop with each piece of output. The function must not block."""
 
 DEFAULT_COMMAND_TIMEOUT = 120.0
-"""Seconds until a command is ended, unless the caller or the option `command_timeout` sets another number."""
+"""Time limit of a command in seconds, unless the caller or the option `command_timeout` sets another limit."""
 OUTPUT_LIMIT = 10 * 1024 * 1024
-"""Maximum bytes of each output stream of a command; of a longer stream, the first half and the last half are kept."""
+"""Maximum bytes of each output stream of a command. A longer stream is cut in the middle."""
 HISTORY_LIMIT = 4 * 1024**3
-"""Maximum bytes of a history on disk; the oldest checkpoints are dropped above this size."""
+"""Maximum bytes of a history on disk. Above this size, the oldest checkpoints are dropped."""
 
 
 @dataclass(frozen=True)
 class Directories:
-    """Folders inside the sandbox, with the names of the paper. Only the isolation `process` has another `root`."""
+    """Folders inside the sandbox, named as in the paper. By default, only the isolation `process` changes `root`."""
 
     root: str = "/testbed"
 
@@ -68,13 +68,13 @@ class Limits:
     pids: int | None = 512
     cpus: float | None = 2.0
     disk_bytes: int | None = 10 * 1024**3
-    """Bytes of all files that commands make or change."""
+    """Maximum bytes of all files that commands make or change."""
     files: int | None = 250_000
-    """Number of these files, folders included."""
+    """Maximum number of files and folders that commands make or change."""
 
     @property
     def disk(self) -> list[int | None]:
-        """The limits on files, in the form of the executor's greeting."""
+        """The two limits on files, as the greeting of the executor has them."""
         return [self.disk_bytes, self.files]
 
 
@@ -82,21 +82,22 @@ class Limits:
 class ResourceUsage:
     """Resources that a sandbox has used, in bytes, as the kernel and the engine report them.
 
-    None if unknown: the engine is on another machine, the kernel is too old, or the isolation does not measure it.
+    A figure is None if it is unknown, because the engine is on another machine, the kernel is too old, or the isolation
+    does not measure it.
     """
 
     memory_peak: int | None = None
     """Highest memory use of all processes together, including kernel memory and cached files."""
     disk: int | None = None
-    """Size of all files now, without those of the image."""
+    """Present size of all files, without the files of the image."""
 
 
 @dataclass(frozen=True)
 class Protection:
-    """Protection in force, as read back from the engine or the kernel, never as requested."""
+    """Protection in force. The values are read back from the engine or the kernel, and never those of the request."""
 
     isolation: str
-    """Name in the registry `isolations.ISOLATIONS`."""
+    """Name of the isolation in the registry `isolations.ISOLATIONS`."""
     profile: str
     user: str
     capabilities: tuple[str, ...]
@@ -121,10 +122,10 @@ class CommandResult:
     """Result of a command."""
 
     exit_code: int | None
-    """The command's exit code; 128+n if signal n ended the command; None if `timed_out` or `interrupted`."""
+    """The command's exit code: 128+n if signal n ended the command, and None after a time-out or interruption."""
     stdout: bytes
-    """Bytes exactly as written, at most the call's `output_limit`. Of a longer stream, the first and last halves,
-    joined by a line with the number of bytes left out."""
+    """Bytes exactly as the command wrote them. A stream longer than the call's `output_limit` is cut in the middle, and
+    a line in this place has the number of bytes that were left out."""
     stderr: bytes
     """Like `stdout`."""
     timed_out: bool = False
@@ -132,26 +133,26 @@ class CommandResult:
     truncated: bool = False
     """True if a part of `stdout` or `stderr` was left out."""
     duration: float = 0.0
-    """Seconds, measured inside the sandbox."""
+    """Run time in seconds, measured inside the sandbox."""
     stdout_bytes: int = 0
-    """Number of bytes written, including those left out."""
+    """Number of bytes that the command wrote, including the bytes that were left out."""
     stderr_bytes: int = 0
     full_output: str | None = None
-    """File in the sandbox with the complete output (up to a limit), if `truncated`."""
+    """Path of a file in the sandbox with the complete output, up to a limit. None if there is no such file."""
     notice: str = ""
-    """A sentence about the shell, e.g. that `exit` ended it and a new one was started."""
+    """A sentence about the shell, e.g. that a new shell was started because `exit` ended the old one."""
     background: bytes = b""
-    """Output of background jobs of earlier calls since the last call (bounded)."""
+    """Output that background jobs of earlier calls have written since the last call, up to a limit."""
 
     @property
     def text(self) -> str:
-        """Both streams, decoded; undecodable bytes are replaced."""
+        """Both streams as text, in which undecodable bytes are replaced."""
         return (self.stdout + self.stderr).decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """An entry of a listing, with an absolute path; links are not followed."""
+    """An entry of a listing, with an absolute path. A link is an entry of its own and is not followed."""
 
     path: str
     kind: Literal["file", "directory", "link", "other"]
@@ -168,22 +169,22 @@ class FileChange:
     kind: Literal["added", "modified", "deleted"]
     size: int
     before: bytes | None = None
-    """Earlier content of a text file that is small enough for a diff, else None."""
+    """Earlier content of a text file that is small enough for a diff; None in all other cases."""
     after: bytes | None = None
-    """Later content of a text file that is small enough for a diff, else None."""
+    """Later content of a text file that is small enough for a diff; None in all other cases."""
     detail: str = ""
-    """Further differences: mode, owner, target of a link. Between checkpoints only."""
+    """Further differences, such as mode, owner and link target. Only a comparison of checkpoints finds them."""
     size_before: int | None = None
-    """Earlier size in bytes, if known."""
+    """Earlier size in bytes. None if the size is unknown."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes since the last call, or between two checkpoints."""
+    """Changes since the last call of `changes`, or between two checkpoints."""
 
     files: tuple[FileChange, ...] = ()
     incomplete: str = ""
-    """A sentence about changes that were left out; empty if all are listed."""
+    """A sentence about changes that were left out. Empty if all changes are listed."""
 
 
 @dataclass(frozen=True)
@@ -192,15 +193,15 @@ class Checkpoint:
 
     id: str
     parent: str | None
-    """The previous checkpoint; None for the first, and if the previous one was dropped."""
+    """Id of the previous checkpoint. None for the first checkpoint, and if the previous checkpoint was dropped."""
     time: float
-    """Seconds since the epoch."""
+    """Time of the checkpoint in seconds since the epoch."""
     files: int = 0
     """Number of paths that were added, changed or deleted since `parent`."""
     size: int = 0
     """Bytes of content that were stored for this checkpoint."""
     duration: float = 0.0
-    """Seconds of work in the background."""
+    """Seconds that the checkpoint took."""
     incomplete: str = ""
     """Sentences about files that could not be kept."""
 
@@ -211,7 +212,7 @@ class Restored:
 
     checkpoint: str
     safety: str
-    """Checkpoint of the files just before the restore; restoring this one undoes the restore."""
+    """Id of the checkpoint that was made just before the restore. Restore this checkpoint to undo the restore."""
     files: int = 0
     """Number of paths that were written, changed or deleted."""
     shell: bool = False
@@ -219,7 +220,7 @@ class Restored:
     problems: tuple[str, ...] = ()
     """A sentence for each file or setting that could not be restored."""
     duration: float = 0.0
-    """Seconds."""
+    """Seconds that the restore took."""
 
 
 class History(Protocol):
@@ -227,12 +228,12 @@ class History(Protocol):
 
     @property
     def folder(self) -> Path | None:
-        """Folder of the history; None before the first checkpoint if no folder was given."""
+        """Folder of the history. None until the first checkpoint if no folder was given."""
         ...
 
     @property
     def limit(self) -> int:
-        """Maximum bytes on disk."""
+        """Maximum bytes of the history on disk."""
         ...
 
     @property
@@ -242,12 +243,12 @@ class History(Protocol):
 
     @property
     def scope(self) -> str:
-        """A sentence about the covered files, which also states that running processes are not restored."""
+        """Text about the files that checkpoints cover, which also states that running processes are not restored."""
         ...
 
     @property
     def notice(self) -> str:
-        """A sentence about checkpoints that were dropped to stay within the limit; empty if none was."""
+        """A sentence about the checkpoints that were dropped to stay within the limit. Empty if none was dropped."""
         ...
 
     @property
@@ -259,42 +260,42 @@ class History(Protocol):
         """Return the checkpoint with this id.
 
         Raises:
-            HistoryError: if there is no such checkpoint; the message says if it was dropped.
+            HistoryError: if there is no such checkpoint. If the checkpoint was dropped, the message says so.
         """
         ...
 
 
 @dataclass
 class Connection:
-    """A connection of a sandbox whose network is an allow-list."""
+    """A connection, or an attempt, of a sandbox whose network is an allow-list."""
 
     host: str
     port: int
     decision: Literal["allowed", "refused", "failed"] = "allowed"
-    """`refused`: by the policy. `failed`: the server did not answer, or the client disconnected."""
+    """`refused` if the policy forbids the connection; `failed` if no server answered or the client disconnected."""
     reason: str = ""
     """Reason for the refusal or failure."""
     rule: str = ""
-    """Entry of the list that allowed the connection."""
+    """Entry of the allow-list that allowed the connection."""
     address: str = ""
     """Address of the server."""
     secrets: list[str] = field(default_factory=list)
-    """Names of the secrets that were inserted."""
+    """Names of the secrets that the proxy inserted."""
     sent: int = 0
-    """Bytes to the server."""
+    """Number of bytes that were sent to the server."""
     received: int = 0
-    """Bytes from the server."""
+    """Number of bytes that the server sent."""
     started: float = 0.0
-    """Seconds since the epoch."""
+    """Start time in seconds since the epoch."""
     duration: float = 0.0
-    """Seconds."""
+    """Seconds that the connection lasted."""
 
 
 class Network(Protocol):
-    """The owner's view of a network that is an allow-list: see `SandboxOptions.allow`."""
+    """A network with an allow-list (see `SandboxOptions.allow`), from the view of the sandbox's owner."""
 
     on_connection: Callable[[Connection], None] | None
-    """Called with each connection that ends or is refused."""
+    """Function that is called with each connection that ends or is refused."""
 
     @property
     def connections(self) -> Sequence[Connection]:
@@ -303,11 +304,15 @@ class Network(Protocol):
 
     @property
     def closed(self) -> str:
-        """Reason why the network does not work any more; empty while it works."""
+        """Reason why the network does not work any more. Empty while the network works."""
         ...
 
     def permit(self, entry: str, *, once: bool = False) -> None:
-        """Add an entry to the list, for the next connection only if `once`. Raises ValueError."""
+        """Add an entry to the allow-list. With `once`, the entry is valid for the next connection only.
+
+        Raises:
+            ValueError: if the entry is invalid.
+        """
         ...
 
     async def close(self) -> None:
@@ -319,21 +324,22 @@ class Checkpointing(ABC):
     """The history of a sandbox's files: checkpoints, restores, forks and differences."""
 
     history: History
-    """Checkpoints of all files that commands can write, stored outside of the sandbox."""
+    """Checkpoints of all files that commands can write. They are stored outside of the sandbox."""
 
     @abstractmethod
     async def keep_history(
         self, folder: Path | str, *, continue_from: Path | str | None = None, limit: int | None = None
     ) -> None:
-        """Store checkpoints in `folder` from now on. Without this call, a temporary folder stores them until `close`.
+        """Store checkpoints in `folder` from now on. Without this call, they are in a temporary folder until `close`.
 
-        The folder gets the existing checkpoints or, if there are none, those of `continue_from`. Hard links share the
-        content, without copies. If the folder already has a history, that one is continued.
+        If `folder` already has a history, this history is continued. Otherwise `folder` gets the sandbox's existing
+        checkpoints or, if there are none, the checkpoints of `continue_from`. Hard links share their content, so that
+        nothing is copied.
 
         Args:
             folder: a folder on this machine, made if missing.
             continue_from: a folder with a history.
-            limit: maximum bytes; the oldest checkpoints are dropped above this size. None: 4 GiB.
+            limit: maximum bytes, or 4 GiB if None. Above this size, the oldest checkpoints are dropped.
 
         Raises:
             HistoryError: if another sandbox uses the folder, or its content is not a history.
@@ -344,8 +350,8 @@ class Checkpointing(ABC):
     async def checkpoint(self) -> str:
         """Store the files, and the shell's directory, variables and functions; return the checkpoint's id.
 
-        If nothing has changed since the last checkpoint, nothing is stored, and the id is that of the last one.
-        Call this while no command runs, because a command may change files meanwhile.
+        If nothing has changed since the last checkpoint, nothing is stored, and the last checkpoint's id is returned.
+        Call this method while no command runs, because a command could change files meanwhile.
 
         Raises:
             OSError: if this machine's disk is full.
@@ -355,20 +361,20 @@ class Checkpointing(ABC):
     async def restore(self, checkpoint: str) -> Restored:
         """End all processes in the sandbox, and restore all files and the shell to the state of a checkpoint.
 
-        Only differences are written. A checkpoint is made first, with which this can be undone. Processes are not
+        Only differences are written. A checkpoint is made first, so that the restore can be undone. Processes are not
         restored.
 
         Raises:
-            HistoryError: if there is no such checkpoint; nothing was changed.
-            SandboxError: if files of the image are needed and cannot be read; nothing was changed.
+            HistoryError: if there is no such checkpoint. Nothing was changed.
+            SandboxError: if files of the image are needed and cannot be read. Nothing was changed.
         """
 
     @abstractmethod
     async def fork(self, checkpoint: str, *, history: Path | str | None = None) -> Sandbox:
         """Open a second sandbox with the same options, and with the files and the shell of a checkpoint.
 
-        The new sandbox has a separate history in the folder `history` (None: a temporary folder), which begins with
-        the checkpoints of this one. The caller closes the new sandbox.
+        The new sandbox has a history of its own, which begins with the checkpoints of this sandbox. The new history is
+        in the folder `history`, or in a temporary folder if `history` is None. The caller closes the new sandbox.
 
         Raises:
             HistoryError: if there is no such checkpoint.
@@ -379,8 +385,8 @@ class Checkpointing(ABC):
     async def changes(self, a: str | None = None, b: str | None = None) -> Changes:
         """Return the differences from checkpoint `a` to checkpoint `b`, anywhere in the sandbox.
 
-        If only one checkpoint is given, the other side is the current files. Without arguments, return the changes
-        below the working directory since the last such call (or since the start), without checkpoints.
+        The current files take the place of an argument that is left out. If both are left out, return the changes below
+        the working directory since the last such call, or since the start. Such a call needs no checkpoints.
 
         Raises:
             HistoryError: if there is no such checkpoint.
@@ -388,17 +394,17 @@ class Checkpointing(ABC):
 
 
 class Sandbox(Checkpointing):
-    """A computer for one model. Async, for use from one event loop; several calls may run at the same time.
+    """A computer for one model. Use a sandbox from one event loop, in which several calls may run at the same time.
 
     Every method raises `SandboxLostError` if the sandbox has died or does not answer. Paths are absolute, or relative
-    to `directories.root`; no shell interprets them.
+    to `directories.root`. No shell expands them.
     """
 
     id: str
     directories: Directories
     protection: Protection
     network: Network | None = None
-    """The network, if this process enforces its allow-list; otherwise None."""
+    """The network if this process enforces the network's allow-list; otherwise None."""
     renewals: int = 0
     """Number of times that the sandbox was renewed for another task."""
 
@@ -414,15 +420,15 @@ class Sandbox(Checkpointing):
     ) -> CommandResult:
         """Run `command` in the persistent shell: `cd`, `export`, functions and activated environments survive.
 
-        A second `run` waits for the first. stdin is empty. A time-out kills all processes of the call (`setsid`
-        children and jobs that ignore TERM too), returns the output so far, and leaves the shell usable. Cancelling the
+        A second `run` waits for the first. stdin is empty. A time-out kills all processes of the call, even those that
+        use `setsid` or ignore TERM. The call then returns the output so far, and the shell stays usable. Cancelling the
         awaiting task interrupts the command.
 
         Args:
             command: source for bash.
             timeout: seconds until the command is ended; None for no time-out.
-            on_output: called with each piece of output.
-            kill_background: also end jobs that the command put in the background.
+            on_output: function that is called with each piece of output.
+            kill_background: True to end also the jobs that the command put in the background.
             output_limit: maximum bytes of each stream in the result.
 
         Raises:
@@ -442,19 +448,19 @@ class Sandbox(Checkpointing):
         on_output: OutputCallback | None = None,
         output_limit: int = OUTPUT_LIMIT,
     ) -> CommandResult:
-        """Run a program without a shell, independent of the persistent one.
+        """Run a program without a shell, independently of the persistent shell.
 
         A time-out or a cancellation of the awaiting task kills all processes of the call. As in a shell, the exit code
-        is 127 for a missing program and 126 for one that may not be executed.
+        is 127 for a missing program and 126 for a file that cannot be executed.
 
         Args:
             argv: program and arguments.
             stdin: the program's input.
-            cwd: working directory; `directories.root` when None.
+            cwd: working directory; `directories.root` if None.
             env: variables in addition to the sandbox's environment.
-            user: name or number of a user inside; the model's user when None.
-            timeout: seconds; None for no time-out.
-            on_output: called with each piece of output.
+            user: name or number of a user inside; the model's user if None.
+            timeout: seconds until the program is ended; None for no time-out.
+            on_output: function that is called with each piece of output.
             output_limit: maximum bytes of each stream in the result.
 
         Raises:
@@ -465,50 +471,52 @@ class Sandbox(Checkpointing):
 
     @abstractmethod
     async def interrupt(self) -> None:
-        """End the running command of `run` like a time-out; the command's result has `interrupted`."""
+        """End the running command of `run` as a time-out does. In the command's result, `interrupted` is True."""
 
     @abstractmethod
     async def read_file(self, path: str, *, limit: int | None = None, at: str | None = None) -> bytes:
-        """Return the content of a file; with `at`, the content at that checkpoint.
+        """Return the content of a file: the present content, or the content at the checkpoint `at`.
 
         Raises:
             HistoryError: if there is no checkpoint `at`, or the file's content was not kept.
-            FileNotFoundError, IsADirectoryError, PermissionError: like `open`; also PermissionError for special files.
+            FileNotFoundError, IsADirectoryError: as for `open`.
+            PermissionError: as for `open`, and for special files.
             OutputLimitExceededError: if the file is larger than `limit` bytes.
         """
 
     @abstractmethod
     async def write_file(self, path: str, data: bytes, *, exclusive: bool = False) -> None:
-        """Write a whole file and make its parent directories. An existing file is replaced and keeps its mode.
+        """Write a whole file, and make missing parent directories. An existing file is replaced and keeps its mode.
 
         Raises:
-            FileExistsError: if `exclusive` and the path exists.
-            IsADirectoryError, NotADirectoryError, PermissionError, OSError: like `open` (OSError: disk full).
+            FileExistsError: if `exclusive` is True and the path exists.
+            IsADirectoryError, NotADirectoryError, PermissionError: as for `open`.
+            OSError: if the disk is full.
         """
 
     @abstractmethod
     async def list_files(
         self, path: str, *, depth: int = 1, limit: int = 10_000, at: str | None = None
     ) -> list[FileEntry]:
-        """Return the entries below a directory, sorted by path; for a file, its own entry. Links are not followed.
+        """Return the entries below a directory, sorted by path. For a file, return its own entry. Follow no links.
 
         Args:
             path: the directory or file.
             depth: number of levels below the directory.
             limit: maximum number of entries.
-            at: a checkpoint, to list the files of that moment.
+            at: checkpoint whose files are listed; the present files if None.
 
         Raises:
             HistoryError: if there is no checkpoint `at`.
-            FileNotFoundError, PermissionError: like `os.scandir`.
+            FileNotFoundError, PermissionError: as for `os.scandir`.
         """
 
     @abstractmethod
     async def upload(self, source: Path | str, target: str) -> list[str]:
         """Copy a file, or the content of a folder, from the host into the sandbox's folder `target` (made if missing).
 
-        Links stay links, also those that lead nowhere inside; hard links stay one file. Pipes, sockets and devices
-        are left out.
+        Links stay links, even if they lead nowhere inside. Hard links stay one file. Pipes, sockets and devices are
+        left out.
 
         Returns:
             A sentence for each entry that was left out or does not work inside.
@@ -530,31 +538,31 @@ class Sandbox(Checkpointing):
     ) -> list[str]:
         """Copy a file, or the content of a folder, from the sandbox into the host's folder `target`.
 
-        Only regular files and directories are written, with plain modes, only below `target`, never through an
-        existing link. A file with several names (hard links) counts once and stays one file.
+        Only regular files and directories are written. They get plain modes, and are written only below `target` and
+        never through an existing link. A file with several names (hard links) stays one file, whose bytes count once.
 
         Args:
-            source: a path in the sandbox. A file is written under the last part of this path only.
+            source: a path in the sandbox. A file is written only under the last part of this path.
             target: the folder, made if missing.
             limit: maximum bytes. The number of files and folders is limited too: 1,000, and one more for each 4 KiB of
                 `limit`, at most 100,000.
-            kind: the kind of `source`. None: a folder if the path ends with a slash; a file if the name has an ending,
-                as `a.txt`; otherwise the sandbox decides. An untrusted image can then write several files into
+            kind: the kind of `source`. If None, a path with a slash at its end is a folder, and a name with an ending
+                (`a.txt`) is a file. Otherwise the sandbox decides, so an untrusted image can write several files into
                 `target`.
-            replace: replace files of `target`; otherwise leave out files whose names are taken there.
+            replace: True to replace existing files of `target`; False to leave out files whose names are taken.
 
         Returns:
-            A sentence for each entry that was left out (links, devices, names that lead elsewhere or are taken, or all
-            above `limit`).
+            A sentence for each entry that was left out: a link, a device, a name that leads elsewhere or is taken, or
+            an entry beyond `limit`.
 
         Raises:
             FileNotFoundError: if `source` is missing.
-            TransferError: if the sandbox sent something other than the requested file; nothing was written.
+            TransferError: if the sandbox sent something other than the requested file. Nothing was written.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """End the sandbox and all its processes. Closing twice is fine."""
+        """End the sandbox and all its processes. A second call does nothing."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -6,7 +6,7 @@ from llm_sandbox_nb.errors import LLMSandboxError
 
 
 class SandboxError(LLMSandboxError):
-    """Base of the exceptions that sandboxes raise: a sandbox cannot be opened, or failed.
+    """Base class of the exceptions of sandboxes. A sandbox cannot be opened, or has failed.
 
     For example, use another isolation if no container can be started::
 

@@ -1,4 +1,4 @@
-"""The state of a new sandbox, and the reset of a used sandbox to this state, with a check of the result."""
+"""The state of a new sandbox. A used sandbox can be reset to this state, and the result is checked."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from llm_sandbox_nb.sandbox.protocol.answers import closed_and_open
 
 @dataclass(frozen=True)
 class FreshState:
-    """State of a sandbox before its first command: a checkpoint of the files, and facts about the rest."""
+    """State of a sandbox before its first command: a checkpoint of the files, and facts about everything else."""
 
     history: Path
-    """Folder of a history with this checkpoint only."""
+    """Folder of a history that has only this checkpoint."""
     checkpoint: str
     facts: Mapping[str, str]
-    """See `ChannelSandbox.renew`."""
+    """Result of `ChannelSandbox.renew`."""
 
     @classmethod
     async def of(cls, box: ChannelSandbox, history: Path) -> FreshState:
-        """Record the state of a sandbox before its first command; the checkpoint is stored in the folder `history`.
+        """Store the state of a sandbox before its first command. The checkpoint is in the folder `history`.
 
         Raises:
-            SandboxError, OSError: if the state cannot be recorded.
+            SandboxError, OSError: if the state cannot be stored.
         """
         facts = await box.renew()
         await box.keep_history(history)
         return cls(history, await box.checkpoint(), facts)
 
     async def put_back(self, box: ChannelSandbox) -> str:
-        """Reset a used sandbox: files, shell, processes and all other state that commands can change.
+        """Reset the files, the shell, the processes and all other state of a used sandbox that commands can change.
 
         Returns:
-            A sentence about the remaining difference; empty if the verification found none.
+            A sentence about a remaining difference. Empty if the verification found no difference.
 
         Raises:
             SandboxError, OSError: if the files cannot be restored.
@@ -57,7 +57,7 @@ class FreshState:
 
 
 def why_not_renewable(box: Sandbox) -> str:
-    """Return a sentence with the reason why a reset of this sandbox cannot be verified; empty if it can."""
+    """Return the reason, as a sentence, why a reset of this sandbox cannot be verified. Empty if there is no reason."""
     isolation = ISOLATIONS[box.protection.isolation]
     if not isolation.isolates:
         return (

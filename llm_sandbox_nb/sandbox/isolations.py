@@ -1,8 +1,8 @@
-"""The registry of isolations: the properties that the package needs before it imports an isolation.
+"""The registry of isolations: the properties that the package needs before the import of an isolation.
 
-A new isolation needs a row here, a folder or module with the functions of `open.Implementation`, and words for people
-in `trajectory/protection.py:ISOLATION_WORDS` and `agent/control/question.py:_PLACES`. This module imports no other
-module, so that options, command lines and settings can read it quickly.
+A new isolation needs a row in this registry, a module with the functions of `open.Implementation`, and descriptions for
+people in `trajectory/protection.py:ISOLATION_WORDS` and `agent/control/question.py:_PLACES`. This module imports no
+other module of the package, so that options, command lines and settings can import it quickly.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ from dataclasses import dataclass
 
 PROFILES = ("standard", "strict")
 NETWORKS = ("none", "allow", "public", "open")
-"""Networks, safest first. The last, `open`, is not safe: it reaches services of this machine and its network."""
+"""Networks, safest first. The last network, `open`, is not safe, because programs can use services of this machine and
+of its network."""
 
 
 @dataclass(frozen=True)
 class Isolation:
-    """Properties of an isolation. The protection in force is read back from each sandbox: see `contract.Protection`."""
+    """Properties of an isolation. `contract.Protection` is the protection in force, read back from each sandbox."""
 
     name: str
     implementation: str
     """Name of the module with the functions of `open.Implementation`."""
     install_hint: str
-    """The steps that make the isolation work on a machine."""
+    """Instructions that make the isolation work on a machine."""
     checkpoints: str
     """Sentences about the files that checkpoints cover."""
     automatic: bool = True
-    """True if `auto` may choose this isolation. The rows are in the order of this choice: the strongest first."""
+    """True if `auto` may choose this isolation. `auto` tries the rows in their order, the strongest isolation first."""
     isolates: bool = True
     """True if commands cannot change other files and processes of this machine."""
     takes_images: bool = False
@@ -77,7 +78,7 @@ ISOLATIONS: dict[str, Isolation] = {
 
 
 ISOLATION_VARIABLE = "LLM_SANDBOX_ISOLATION"
-"""Environment variable for the choice of the isolation."""
+"""Environment variable that chooses the isolation."""
 
 
 def isolation_choices() -> tuple[str, ...]:
@@ -91,7 +92,7 @@ def automatic_isolations() -> list[str]:
 
 
 def default_network(name: object, profile: object) -> str:
-    """Return the default network of an isolation and profile; `"none"` for an unknown isolation."""
+    """Return the default network of an isolation and profile. Return `"none"` for an unknown isolation."""
     if not isinstance(name, str) or name not in ISOLATIONS:
         return "none"
     row = ISOLATIONS[name]
@@ -99,10 +100,10 @@ def default_network(name: object, profile: object) -> str:
 
 
 def has_own_root(name: object) -> bool:
-    """Return `Isolation.own_root`; False for an unknown name, e.g. in a record of another version."""
+    """Return `Isolation.own_root`. Return False for an unknown name, e.g. in a file of another version."""
     return isinstance(name, str) and name in ISOLATIONS and ISOLATIONS[name].own_root
 
 
 def isolates(name: object) -> bool:
-    """Return `Isolation.isolates`; True for an unknown name, e.g. in a record of another version."""
+    """Return `Isolation.isolates`. Return True for an unknown name, e.g. in a file of another version."""
     return not isinstance(name, str) or name not in ISOLATIONS or ISOLATIONS[name].isolates

@@ -1,4 +1,4 @@
-"""Temporary folders whose owner process holds a lock on a file in the folder until the process ends."""
+"""Temporary folders with an owner, which is a process that holds a lock on a file in the folder until its end."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from llm_sandbox_nb.windows import NOT_INHERITED, is_windows, try_lock
 
 TEMPORARY_PREFIX, LOCK_NAME = "llm-sandbox-nb-", "in-use"
 _MIN_AGE_SECONDS = 3600.0
-"""Minimum age of an empty folder without a lock that counts as a leftover of an earlier version."""
+"""Age at which an empty folder without a lock is considered a leftover of an earlier version."""
 
 
 def remove_left_folders(prefix: str, lock: str, in_use: Callable[[Path], bool] = lambda folder: False) -> int:
-    """Remove this user's folders whose owners were killed; return the number of folders that are still in use.
+    """Remove this user's folders whose owners were killed. Return the number of folders that are still in use.
 
     Args:
         prefix: beginning of the folders' names.
         lock: name of the file that the owner locks. A folder without this file belongs to another program.
-        in_use: return True if a folder without an owner still has other users.
+        in_use: function that returns True if a folder without an owner still has other users.
     """
     in_use_count = 0
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
@@ -44,7 +44,7 @@ def remove_left_folders(prefix: str, lock: str, in_use: Callable[[Path], bool] =
 
 
 def make_owned_folder(prefix: str, lock: str) -> tuple[Path, int]:
-    """Make a folder; return it with the open, locked file that marks it as owned by this process."""
+    """Make a folder that this process owns. Return the folder, and the descriptor of its locked file."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     partial = folder / f"{lock}.partial"
     try:
@@ -63,7 +63,7 @@ def make_owned_folder(prefix: str, lock: str) -> tuple[Path, int]:
 
 
 class TemporaryFolder:
-    """A folder that `close` removes. If the owner is killed, the next process of this package removes the folder."""
+    """A folder that `close` removes. If its owner is killed, the next process of this package removes the folder."""
 
     def __init__(self) -> None:
         self.path, self._lock = make_owned_folder(TEMPORARY_PREFIX, LOCK_NAME)
@@ -75,10 +75,10 @@ class TemporaryFolder:
         self.close()
 
     def close(self) -> None:
-        """Remove the folder. Calling twice is fine."""
+        """Remove the folder. A second call does nothing."""
         lock, self._lock = self._lock, -1
         if lock >= 0:
-            if is_windows():  # cannot remove an open file
+            if is_windows():  # Windows cannot remove an open file
                 os.close(lock)
                 shutil.rmtree(self.path, ignore_errors=True)
             else:
@@ -87,7 +87,7 @@ class TemporaryFolder:
 
 
 def remove_temporary_folders() -> None:
-    """Remove the folders of `TemporaryFolder` whose owners were killed, and the empty ones of earlier versions."""
+    """Remove the folders of `TemporaryFolder` whose owners were killed, and empty folders of earlier versions."""
     if is_windows():
         return
     remove_left_folders(TEMPORARY_PREFIX, LOCK_NAME)

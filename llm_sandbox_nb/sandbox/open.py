@@ -1,4 +1,4 @@
-"""Opening of sandboxes: the choice and the start of an isolation, for all other packages."""
+"""Functions that choose an isolation and open a sandbox, for all other packages."""
 
 from __future__ import annotations
 
@@ -22,33 +22,36 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
 from llm_sandbox_nb.windows import NO_SANDBOX, is_windows
 
 USAGE_TIMEOUT = 20.0
-"""Seconds after which the measurement of a sandbox by its engine is given up."""
+"""Time limit in seconds for measuring the resources of a sandbox."""
 
 
 class Implementation(Protocol):
-    """Functions that each isolation's module must have; `Isolation.implementation` is the name of the module."""
+    """Functions that the module of each isolation must have. `Isolation.implementation` names the module."""
 
     async def start(
         self, options: SandboxOptions, *, labels: Mapping[str, str] | None = None
     ) -> ChannelSandbox:
-        """Start a sandbox. `labels` are for isolations whose sandboxes can be adopted; others ignore them.
+        """Start a sandbox. Isolations whose sandboxes cannot be adopted ignore `labels`.
 
         Raises:
             IsolationUnavailableError, ImageError, SandboxLostError, SandboxError, ValueError: if the start fails.
         """
 
     async def why_unavailable(self, image: str | None) -> str:
-        """Return the reason why the isolation cannot be used here with `image`, or "". None: the default image."""
+        """Return the reason why the isolation cannot be used here with `image`, or with the default image if None.
+
+        The reason is empty if the isolation can be used.
+        """
 
     async def is_up_to_date(self, sandbox: Sandbox, options: SandboxOptions) -> bool:
-        """Return True if a sandbox started now with the same options would equal `sandbox` before its first use.
+        """Return True if an unused `sandbox` is still equal to a sandbox that would start now with the same options.
 
         Raises:
             SandboxError: if the engine does not answer, or no longer has the image.
         """
 
     def resource_usage(self, sandbox: Sandbox) -> ResourceUsage:
-        """Measure a sandbox. This blocks, and may raise any exception."""
+        """Measure the resources of a sandbox. The call blocks, and may raise any exception."""
 
 
 class OwnSandbox(Protocol):
@@ -56,7 +59,7 @@ class OwnSandbox(Protocol):
 
     @property
     def id(self) -> str:
-        """The argument of `adopt`."""
+        """Id for `AdoptingImplementation.adopt`."""
 
     @property
     def state(self) -> str:
@@ -68,11 +71,11 @@ class OwnSandbox(Protocol):
 
     @property
     def created(self) -> float:
-        """Time of the start, in seconds since the epoch."""
+        """Start time in seconds since the epoch."""
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Labels given at the start."""
+        """Labels that were given at the start or added later."""
 
 
 class OwnedImplementation(Implementation, Protocol):
@@ -89,13 +92,13 @@ class AdoptingImplementation(Implementation, Protocol):
         """Return all sandboxes of this isolation with these labels. Raises IsolationUnavailableError."""
 
     async def add_label(self, sandbox: Sandbox, name: str, value: str) -> None:
-        """Give a running sandbox another label, with a value of letters and digits. Raises SandboxError."""
+        """Add a label to a running sandbox. The value consists of letters and digits. Raises SandboxError."""
 
     async def adopt(self, id: str) -> ChannelSandbox:
         """Take over a sandbox whose owner is dead. Raises SandboxError."""
 
     def reap_orphans(self) -> list[str]:
-        """Remove the sandboxes of dead owners; return their ids. Raises IsolationUnavailableError."""
+        """Remove the sandboxes of dead owners, and return their ids. Raises IsolationUnavailableError."""
 
 
 def load_isolation(name: str) -> Implementation:
@@ -116,7 +119,7 @@ def adopting_isolations() -> list[AdoptingImplementation]:
 
 
 class OpeningSandbox:
-    """A sandbox before its start: `await` this object, or use `async with`, which also closes the sandbox."""
+    """A sandbox before its start. `await` starts the sandbox. `async with` also closes the sandbox at the end."""
 
     def __init__(self, options: SandboxOptions) -> None:
         self.options = options
@@ -154,29 +157,29 @@ def open_sandbox(
     """Open a sandbox: `async with open_sandbox("docker") as box:`, or `box = await open_sandbox()`.
 
     Args:
-        isolation: `"docker"`, `"bubblewrap"`, `"process"` (protects nothing), or `"auto"`: Docker if an engine
-            answers and has the image, else bubblewrap if that works here; never `"process"`.
+        isolation: `"docker"`, `"bubblewrap"`, `"process"` (protects nothing) or `"auto"`. `"auto"` chooses Docker if an
+            engine answers and has the image; otherwise bubblewrap if it works here; never `"process"`.
         profile: `"standard"` (root inside) or `"strict"` (an ordinary user, no capability, no network).
-        image: Docker image; the package's image when None.
-        network: `"none"`; `"allow"`, the hosts of `allow` only; `"public"`, the internet without private addresses
-            and addresses of the host; or `"open"`, which is not safe: everything that the host reaches. The default
-            depends on the isolation and profile.
+        image: Docker image; the package's image if None.
+        network: `"none"`; `"allow"` for only the hosts of `allow`; `"public"` for the internet without private
+            addresses and addresses of the host; or `"open"` for everything that the host reaches, which is not safe.
+            The default depends on the isolation and profile.
         limits: limits on memory, processes, processors and files.
         directories: folders inside; by default `/testbed` and below.
         ca_bundle: PEM file of certificates that programs inside trust.
         index_url: Python package index for programs inside.
         proxy: HTTP proxy for programs inside.
         env: further environment variables. No other variable of this process is visible inside.
-        allow: with the network `"allow"`: hosts that may be reached, as in `["pypi", "github.com:443", "*.a.org"]`.
-        secrets: with the network `"allow"`: environment variables of this process, each with the hosts that get the
-            value, as in `{"GITHUB_TOKEN": "api.github.com"}`. Programs inside see a placeholder. The proxy replaces it
-            in headers, and with `+body`, as in `"api.github.com+body"`, in bodies too.
+        allow: for the network `"allow"`: hosts that can be reached, as in `["pypi", "github.com:443", "*.a.org"]`.
+        secrets: for the network `"allow"`: environment variables of this process, each with the hosts that get the
+            value, as in `{"GITHUB_TOKEN": "api.github.com"}`. Programs inside see a placeholder. The proxy replaces the
+            placeholder in headers. For a host such as `"api.github.com+body"`, it does so in bodies too.
 
     Raises, at the start:
-        IsolationUnavailableError: if the isolation does not work here; the message has the remedy.
+        IsolationUnavailableError: if the isolation does not work here. The message has the remedy.
         ImageError: if the Docker image is missing or cannot be used.
     Raises, at once:
-        ValueError, FileNotFoundError: if an option is invalid; the message has the valid values.
+        ValueError, FileNotFoundError: if an option is invalid. The message has the valid values.
     """
     options = SandboxOptions(
         isolation,
@@ -199,12 +202,12 @@ def open_sandbox(
 async def start_sandbox(
     options: SandboxOptions, *, labels: Mapping[str, str] | None = None, served_elsewhere: bool = False
 ) -> ChannelSandbox:
-    """Start a sandbox that can start others with the same options, for forks.
+    """Start a sandbox, which can start further sandboxes with the same options for forks.
 
     Args:
         options: options of the sandbox.
         labels: see `Implementation.start`.
-        served_elsewhere: True if another process will serve the network of a sandbox with a door; see `serve_network`.
+        served_elsewhere: True if another process will call `serve_network` for a sandbox with a door.
     """
     await asyncio.to_thread(_remove_temporary_once)
     name = options.isolation
@@ -237,7 +240,7 @@ def remove_temporary() -> None:
 
 
 _remove_temporary_once = functools.cache(remove_temporary)
-"""Once per process is enough, because only files of killed processes are left."""
+"""Function that removes such files once per process, which is enough because only killed processes leave files."""
 
 
 def remove_leftovers() -> None:
@@ -257,7 +260,7 @@ async def choose_isolation(options: SandboxOptions) -> str:
     """Return the strongest isolation that works here with these options.
 
     Raises:
-        IsolationUnavailableError: if no isolation works; the message has the reasons.
+        IsolationUnavailableError: if no isolation works. The message has the reasons.
     """
     problems: dict[str, str] = {}
     usable = [
@@ -290,7 +293,7 @@ async def is_up_to_date(sandbox: Sandbox, options: SandboxOptions) -> bool:
 
 
 async def resource_usage(sandbox: Sandbox) -> ResourceUsage:
-    """Measure the resources that a living sandbox has used; unknown figures are None."""
+    """Measure the resources that a living sandbox has used. Unknown figures are None."""
     try:
         async with asyncio.timeout(USAGE_TIMEOUT):
             measure = load_isolation(sandbox.protection.isolation).resource_usage

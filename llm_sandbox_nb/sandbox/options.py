@@ -20,11 +20,11 @@ from llm_sandbox_nb.sandbox.network.secrets import parse_secrets
 _ALLOW = "allow"
 _TEXT_FIELDS = ("isolation", "profile", "image", "network", "index_url", "proxy")
 GIT_EMAIL = "sandbox@localhost"
-"""Value of the variable EMAIL inside: the address of git commits unless git is configured otherwise."""
+"""Value of the variable EMAIL inside. Commits have this address unless git is configured otherwise."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Folders of commands inside that only root can write."""
+"""Value of PATH with the folders of commands inside that only root can write."""
 ROOT_ENVIRONMENT = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "PATH": SYSTEM_PATH}
-"""Variables of root inside, for commands that are not the model's."""
+"""Environment variables of root inside, for commands that do not come from the model."""
 _MAX_TEXT_LENGTH = 4096
 _MAX_LIST_LENGTH = 1000
 _MAX_PEM_LENGTH = 4 * 1024 * 1024
@@ -32,35 +32,35 @@ _MAX_PEM_LENGTH = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class SandboxOptions:
-    """Options of a new sandbox. None leaves an option to the isolation, the profile, or the site."""
+    """Options of a new sandbox. If an option is None, the isolation, the profile or the site decides."""
 
     isolation: str | None = None
     profile: str | None = None
     image: str | None = None
-    """For isolations with `takes_images` only."""
+    """Docker image. Only isolations with `takes_images` accept an image."""
     network: str | None = None
     limits: Limits | None = None
     directories: Directories | None = None
     ca_bundle: Path | None = None
     """PEM file on this machine with certificates that programs inside trust."""
     index_url: str | None = None
-    """Python package index."""
+    """URL of a Python package index."""
     proxy: str | None = None
     """URL of an HTTP proxy."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Further environment variables for all programs inside."""
     ca_bundle_pem: str | None = None
-    """Text of the certificates, from a client on another machine."""
+    """Text of the certificates if a client on another machine sends them."""
     allow: tuple[str, ...] = ()
-    """Hosts that may be reached with the network `allow`, see `network.policy.HostRule`."""
+    """Hosts that can be reached with the network `allow`. `network.policy.HostRule` describes the format."""
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Environment variables of the owner, each with the hosts that get the value, for the network `allow`."""
+    """Names of the owner's environment variables, each with the hosts that get its value. For the network `allow`."""
 
     def __post_init__(self) -> None:
         """Check values and combinations.
 
         Raises:
-            ValueError: if a value is invalid; the message names the valid ones.
+            ValueError: if a value is invalid. The message names the valid values.
         """
         if self.isolation is not None:
             check_choice("isolation", self.isolation, isolation_choices())
@@ -113,17 +113,17 @@ class SandboxOptions:
 
     @property
     def has_door(self) -> bool:
-        """True if a proxy of this package is the only network. (Docker's `public` is a packet filter instead.)"""
+        """True if a proxy of this package is the only way out. (Docker's `public` is a packet filter instead.)"""
         return self.network == _ALLOW or (self.network == "public" and self.isolation == "bubblewrap")
 
     @property
     def chosen_profile(self) -> str:
-        """The requested profile, else the default."""
+        """The requested profile, or the default profile if none was requested."""
         return self.profile or PROFILES[0]
 
     @property
     def resources(self) -> Limits:
-        """The requested limits, else the defaults."""
+        """The requested limits, or the default limits if none were requested."""
         return self.limits or Limits()
 
     def to_json(self) -> dict[str, Any]:
@@ -138,14 +138,14 @@ class SandboxOptions:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], *, default_limits: Limits | None = None) -> SandboxOptions:
-        """Read the result of `to_json`, or a client's request; unknown fields are ignored.
+        """Read the result of `to_json`, or a client's request. Ignore unknown fields.
 
         Args:
             data: the fields. `limits` may be incomplete.
-            default_limits: limits that `data` does not name; the package's defaults when None.
+            default_limits: limits for the names that are missing in `limits`; the package's defaults if None.
 
         Raises:
-            ValueError: if a field is invalid; the message names the field.
+            ValueError: if a field is invalid. The message names the field.
         """
         bundle = _text(data, "ca_bundle")
         texts: dict[str, Any] = {name: _text(data, name) for name in _TEXT_FIELDS}
@@ -159,11 +159,11 @@ class SandboxOptions:
         )
 
     def unmet_by(self, running: SandboxOptions, protection: Protection) -> dict[str, tuple[object, object]]:
-        """Return the options that a running sandbox does not fulfil, each with the requested and actual value.
+        """Return the options that a running sandbox does not fulfil, each with the requested and the actual value.
 
         Args:
             running: the options with which the sandbox was started.
-            protection: the sandbox's protection in force.
+            protection: the protection of the sandbox that is in force.
         """
         unmet: dict[str, tuple[object, object]] = {}
         for name in [option.name for option in fields(self) if option.name not in ("directories", "env")]:
@@ -180,14 +180,14 @@ class SandboxOptions:
 
 _PROTECTION_FIELDS = ("isolation", "profile", "network")
 _MAX_LIMITS = {"memory_bytes": 2**60, "pids": 2**22, "cpus": 10_000, "disk_bytes": 2**60, "files": 2**40}
-"""Maximum values that kernels and engines accept; their errors for larger values are hard to understand."""
+"""Maximum values that kernels and engines accept. Their own errors for larger values are hard to understand."""
 
 
 def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
     """Check that a value is one of `choices`.
 
     Raises:
-        ValueError: if not; the message lists the choices.
+        ValueError: if the value is another one. The message lists the choices.
     """
     if value in choices:
         return
@@ -258,7 +258,10 @@ def _limits(value: Any, defaults: Limits) -> Limits | None:
 
 
 def site_environment(options: SandboxOptions, ca_path: str | None) -> dict[str, str]:
-    """Return variables that direct common programs to a site's certificates (`ca_path` inside), index and proxy."""
+    """Return environment variables that direct common programs to a site's certificates, package index and proxy.
+
+    `ca_path` is the path of the certificates inside.
+    """
     variables: dict[str, str] = {}
     if ca_path is not None:
         variables |= dict.fromkeys(CA_VARIABLES, ca_path)
@@ -272,7 +275,7 @@ def site_environment(options: SandboxOptions, ca_path: str | None) -> dict[str, 
 
 
 def stated_addresses(options: SandboxOptions) -> tuple[tuple[str, int], ...]:
-    """Return addresses and ports of a site's proxy and package index, unless these are host names."""
+    """Return address and port of a site's proxy and package index, if their URLs have addresses and no host names."""
     addresses = []
     for url in filter(None, (options.proxy, options.index_url)):
         parts = urlsplit(url)

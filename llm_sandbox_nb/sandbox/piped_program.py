@@ -10,13 +10,13 @@ from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
-"""Maximum bytes of each output stream that the executor keeps in memory; it sends half of them without waiting."""
+"""Maximum bytes of each output stream in the executor's memory. The executor sends half of them without waiting."""
 _MAX_UNSENT_BYTES = 16 * 1024 * 1024
-"""Maximum bytes of input that the program has not read yet."""
+"""Maximum number of bytes of input that the program has not read yet."""
 
 
 class PipedProgram:
-    """A program in a running sandbox. Call `run` once; `write` works while `run` runs."""
+    """A program in a running sandbox. Call `run` once. `write` works while `run` runs."""
 
     def __init__(
         self,
@@ -25,9 +25,9 @@ class PipedProgram:
         env: Mapping[str, str],
         show: Callable[[bool, bytes], None],
     ) -> None:
-        """Create the program. `show` is called with hostile output, and True for stdout or False for stderr.
+        """Create the program. `show` is called with True for stdout or False for stderr, and with hostile output.
 
-        It must not block."""
+        `show` must not block."""
         self._sandbox = sandbox
         self._argv = list(argv)
         self._env = dict(env)
@@ -35,10 +35,10 @@ class PipedProgram:
         self._pieces: asyncio.Queue[bytes] = asyncio.Queue()
         self._unsent_bytes = 0
         self.output_bytes = 0
-        """Bytes received so far; a program that prints more than a half of `MAX_OUTPUT_BYTES` has to start again."""
+        """Bytes received so far. A program that prints more than half of `MAX_OUTPUT_BYTES` has to be started again."""
 
     async def run(self) -> int | None:
-        """Wait for the program to exit; return its exit code, or None if it was ended from outside.
+        """Run the program to its end. Return the exit code, or None if the program was ended from outside.
 
         A cancellation ends the program and all processes that it started.
 

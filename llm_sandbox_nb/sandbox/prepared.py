@@ -1,7 +1,7 @@
-"""Prepared sandboxes: started before a cell needs one, so that the cell begins at once.
+"""Prepared sandboxes, which are started before a cell needs a sandbox, so that the cell begins at once.
 
-A prepared sandbox is an ordinary new sandbox in which no command has run. The process that keeps a notebook's sandbox,
-the kernel or the Jupyter server, also keeps the prepared ones, in `PreparedSandboxes`.
+A prepared sandbox is an ordinary new sandbox in which no command has run. The process that keeps a notebook's sandbox
+(the kernel or the Jupyter server) also keeps its prepared sandboxes, in `PreparedSandboxes`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from llm_sandbox_nb.sandbox.open import is_up_to_date
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 MIN_FREE_BYTES = 512 * 1024 * 1024
-"""Minimum of free memory. With less, prepared sandboxes end, because the user's work may need the memory."""
+"""Minimum bytes of free memory. With less, prepared sandboxes end, because the user's work may need the memory."""
 CHECK_INTERVAL = 10.0
-"""Seconds between two checks for prepared sandboxes that have died, were not used in time, or need scarce memory."""
+"""Seconds between two checks. A check ends prepared sandboxes that have died or expired, or all if memory is scarce."""
 ANSWER_TIMEOUT = 2.0
-"""Seconds in which a prepared sandbox must answer when a cell needs it. An ordinary start is not much slower."""
+"""Seconds in which a prepared sandbox must answer when needed. An ordinary start takes little longer."""
 REPEAT_SECONDS = 1.0
-"""Seconds after which a prepared sandbox that a fork has taken is replaced, so that both starts do not compete."""
+"""Seconds between a fork that takes a prepared sandbox and the start of the next one. So both starts do not compete."""
 _VARIABLES = ("TZ", "DOCKER_HOST", "DOCKER_CONTEXT")
-"""Variables of this process that decide how a sandbox starts."""
+"""Environment variables of this process that affect the start of a sandbox."""
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class _Entry(Generic[T]):
     options: SandboxOptions
     surroundings: object
     expires: float
-    """On the clock of the event loop."""
+    """Time of expiry on the clock of the event loop."""
     start: asyncio.Task[T]
 
     def fits(self, owner: str, options: SandboxOptions, *, clone: bool = False) -> bool:
@@ -56,10 +56,10 @@ class PreparedSandboxes(Generic[T]):
     """Sandboxes that wait for their first use. All methods run in one event loop, and `close` ends the sandboxes.
 
     Args:
-        start: starts a sandbox of an owner.
-        end: ends a started sandbox.
-        box: returns the sandbox of a result of `start`; None if the sandbox has ended.
-        free_memory: returns the free memory in bytes; None if unknown.
+        start: function that starts a sandbox for an owner.
+        end: function that ends a started sandbox.
+        box: function that returns the sandbox in a result of `start`, or None if the sandbox has ended.
+        free_memory: function that returns the free memory in bytes, or None if it is unknown.
         check_interval: seconds between two checks, see `CHECK_INTERVAL`.
     """
 
@@ -77,9 +77,9 @@ class PreparedSandboxes(Generic[T]):
         self._check_interval = check_interval
         self._entries: list[_Entry[T]] = []
         self._refused: dict[str, SandboxOptions] = {}
-        """Options of each owner whose newest start has failed; not tried again before the owner's next cell."""
+        """Options of each owner whose newest start has failed. They are tried again after the owner's next cell."""
         self._wanted: dict[str, tuple[SandboxOptions, int, float]] = {}
-        """Arguments of each owner's newest preparation."""
+        """Arguments of the newest call of `prepare` for each owner."""
         self._one_start = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
@@ -89,9 +89,9 @@ class PreparedSandboxes(Generic[T]):
         return sum(entry.owner == owner and not self._has_ended(entry) for entry in self._entries)
 
     def prepare(self, options: SandboxOptions, count: int, seconds: float, owner: str = "") -> None:
-        """Start sandboxes in the background until an owner has `count` with these options; end all others of the owner.
+        """Start sandboxes in the background until an owner has `count` with these options. End the owner's others.
 
-        A failed start is logged only: the ordinary start in a cell will report the reason.
+        A failed start is only logged, because the ordinary start in a cell will report the reason.
 
         Args:
             options: options of the sandboxes; see `why_not_prepared`.
@@ -118,14 +118,15 @@ class PreparedSandboxes(Generic[T]):
             self._watch = asyncio.create_task(self._check_regularly())
 
     async def take(self, options: SandboxOptions, owner: str = "", *, clone: bool = False) -> T | None:
-        """Return a prepared sandbox with these options, which now belongs to the caller; None without a usable one.
+        """Return a prepared sandbox with these options, or None if no prepared sandbox can be used.
 
-        The oldest is returned first; a start in progress is waited for. If the options differ, the owner's prepared
-        sandboxes end, because the next cells probably need the new options too.
+        The sandbox then belongs to the caller. The oldest sandbox is returned first, and a start in progress is waited
+        for. Prepared sandboxes of the owner with other options end, because the next cells probably need the new
+        options too.
 
-        With `clone` the caller wants a second sandbox like a running one, for a fork: `options` has the isolation that
-        was chosen for the first, prepared sandboxes with other options stay, and the next one is prepared soon, because
-        forks are made outside of cells too.
+        With `clone`, the caller wants a second sandbox like a running one, for a fork. `options` then has the isolation
+        that was chosen for the running sandbox, and prepared sandboxes with other options stay. The next sandbox is
+        prepared soon, because forks are made outside of cells too.
         """
         self._refused.pop(owner, None)
         for entry in [entry for entry in self._entries if entry.owner == owner]:
@@ -158,7 +159,7 @@ class PreparedSandboxes(Generic[T]):
                 return
 
     async def close(self) -> None:
-        """End all prepared sandboxes and wait for their ends."""
+        """End all prepared sandboxes, and wait until they have ended."""
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.cancel()
@@ -234,7 +235,7 @@ class PreparedSandboxes(Generic[T]):
 
 
 def why_not_prepared(options: SandboxOptions) -> str:
-    """Return the reason, as a sentence, why sandboxes with these options are never prepared; empty if they are."""
+    """Return the reason, as a sentence, why sandboxes with these options are never prepared. Empty if they can be."""
     if not isolates(options.isolation or "auto"):
         return f"The isolation {options.isolation!r} has no engine whose start takes time."
     if options.secrets:
@@ -243,7 +244,7 @@ def why_not_prepared(options: SandboxOptions) -> str:
 
 
 def available_memory() -> int | None:
-    """Return the bytes that this process can still use; None if the system does not report them."""
+    """Return the bytes of memory that this process can still use. None if the system does not report them."""
     limits = [memory_left()]
     with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -253,7 +254,7 @@ def available_memory() -> int | None:
 
 
 def _surroundings(options: SandboxOptions) -> object:
-    """Return the facts in addition to the options that decide how a sandbox starts."""
+    """Return the facts that affect the start of a sandbox in addition to the options."""
     bundle = None
     if options.ca_bundle is not None:
         with contextlib.suppress(OSError):

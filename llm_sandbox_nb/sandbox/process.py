@@ -1,4 +1,4 @@
-"""Isolation `process`: the executor as an ordinary process of this machine, which isolates nothing."""
+"""Isolation `process`, which isolates nothing: the executor is an ordinary process of this machine."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ INHERITED_VARIABLES = (
     "VIRTUAL_ENV",
     "CONDA_PREFIX",
 )
-"""The only variables of this process that commands get in their environment. (Through /proc they can read all.)"""
+"""The only variables of this process that commands get in their environment. (They can read all through /proc.)"""
 REASON_VARIABLE = "LLM_SANDBOX_PROCESS_REASON"
-"""Environment variable with a sentence for every card about the reason why a site does not isolate commands."""
+"""Environment variable with the reason why a site does not isolate commands. Every card shows this sentence."""
 _ID_VARIABLE = "LLM_SANDBOX_ID"
-"""Environment variable of all commands, by which the processes of a killed executor are found."""
+"""Environment variable of all commands, with which the processes of a killed executor are found."""
 _FOLDER_PREFIX = "llm-sandbox-"
 _LOCK_NAME = "owned"
-"""File in the folder on which the owner holds a lock until its process ends."""
+"""Name of the file in the folder on which the owner holds a lock until its process ends."""
 _EXIT_TIMEOUT = 1.0
 """Seconds until an executor that does not exit is killed."""
 
@@ -59,7 +59,7 @@ async def why_unavailable(image: str | None) -> str:
 
 
 async def is_up_to_date(sandbox: Sandbox, options: SandboxOptions) -> bool:
-    """See `Implementation.is_up_to_date`. Always True, because the sandbox shows this machine's present files."""
+    """See `Implementation.is_up_to_date`. Return True, because the sandbox shows this machine's present files."""
     return True
 
 
@@ -69,9 +69,9 @@ def resource_usage(sandbox: Sandbox) -> ResourceUsage:
 
 
 async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = None) -> ChannelSandbox:
-    """Start a sandbox, which is only a folder and a process. `labels` are ignored: no sandbox outlives its owner.
+    """Start a sandbox, which is only a folder and a process. Ignore `labels`, because no sandbox outlives its owner.
 
-    The folder `<tmp>/llm-sandbox-XXXX` with the working directory `testbed` is removed at the end.
+    The folder `<tmp>/llm-sandbox-XXXX` has the working directory `testbed`. It is removed when the sandbox ends.
 
     Raises:
         IsolationUnavailableError: if bash is missing, or this is not Linux.
@@ -92,7 +92,7 @@ async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = N
 
 
 def remove_leftovers() -> int:
-    """Remove the folders whose owner and executor were both killed; return the number of folders in use.
+    """Remove the folders whose owner and executor were both killed. Return the number of folders still in use.
 
     A living executor removes its folder when it ends.
     """
@@ -108,7 +108,7 @@ def remove_leftovers() -> int:
 
 
 _remove_left_once = functools.cache(remove_leftovers)
-"""Once per process is enough, because only killed processes leave sandboxes."""
+"""Function that removes such folders once per process, which is enough because only killed processes leave folders."""
 
 
 async def _start_in(folder: Path, options: SandboxOptions, owned: IO[str]) -> ChannelSandbox:
@@ -161,7 +161,7 @@ def _environment(folder: Path, options: SandboxOptions) -> dict[str, str]:
         "EMAIL": GIT_EMAIL,
     }
     ca_path = str(options.ca_bundle.resolve()) if options.ca_bundle else None
-    # So that `python3` is the Python of this process, with its packages, even if its environment was not activated.
+    # The first folder makes `python3` the Python of this process, even if its virtual environment was not activated.
     path = os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)])
     return inherited | {"PATH": path} | own | site_environment(options, ca_path) | dict(options.env)
 
@@ -195,7 +195,7 @@ def _protection(options: SandboxOptions, executor: Mapping[str, Any]) -> Protect
 
 
 async def _end(process: asyncio.subprocess.Process, folder: Path, name: str, owned: IO[str]) -> None:
-    """Wait until the executor exits, or kill it and all processes with the sandbox's id; then remove the folder."""
+    """Wait until the executor exits, and remove the folder. Kill all processes if the executor does not exit."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), _EXIT_TIMEOUT)
     if process.returncode is None:
@@ -208,7 +208,7 @@ async def _end(process: asyncio.subprocess.Process, folder: Path, name: str, own
 
 
 def _kill_marked(name: str) -> None:
-    """Kill the processes of a sandbox whose executor was killed: their environment has the sandbox's id."""
+    """Kill the processes of a sandbox whose executor was killed. Their environment has the sandbox's id."""
     mark = f"{_ID_VARIABLE}={name}".encode()
     for _ in range(100):  # several rounds, because processes may start others meanwhile
         marked = [pid for pid in _pids() if mark in _environ(pid)]

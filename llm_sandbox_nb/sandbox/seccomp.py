@@ -5,8 +5,8 @@ BPF, perf, userfaultfd, mounting, new namespaces, io_uring, kernel modules, term
 other than Unix, IP and netlink (a vsock reaches the hypervisor from any network namespace). It allows all other calls.
 
 bubblewrap reads the compiled BPF program from a file descriptor. In a container, the first program installs the filter
-before anything else, in addition to the engine's filter: engines and their versions differ in the calls that they
-allow, in the names that they know, and in the form of a filter, but no engine can remove an installed filter.
+before anything else. The filter is needed in addition to the engine's own filter, because engines differ in the calls
+that they allow, in the names that they know, and in the format of a filter. No engine can remove an installed filter.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _MISSING = -1
 _NEW_NAMESPACE_FLAGS = 0x7E020080
 """All CLONE_NEW* flags."""
 _CLONE_NAMESPACE_FLAGS = 0x7E020000
-"""The same without CLONE_NEWTIME (0x80): in the flags of clone, that bit is part of the exit signal."""
+"""All CLONE_NEW* flags except CLONE_NEWTIME (0x80), because this bit of clone's flags is part of the exit signal."""
 _TERMINAL_INJECTION = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX, which type into another terminal."""
+"""The requests TIOCSTI and TIOCLINUX, which type into another terminal."""
 _SOCKET_FAMILIES = (1, 2, 10, 16)
-"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK."""
+"""The allowed socket families AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK."""
 
 DENIED: dict[str, tuple[int, int]] = {
     "keyctl": (250, 219),
@@ -86,7 +86,7 @@ DENIED: dict[str, tuple[int, int]] = {
     "sethostname": (170, 161),
     "setdomainname": (171, 162),
 }
-"""System calls that fail with EPERM: their numbers on x86-64 and on arm64 (-1: missing)."""
+"""System calls that fail with EPERM, with their numbers on x86-64 and on arm64. -1 means that a call is missing."""
 
 ABSENT: dict[str, tuple[int, int]] = {
     "clone3": (435, 435),
@@ -94,8 +94,8 @@ ABSENT: dict[str, tuple[int, int]] = {
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
 }
-"""System calls that fail with ENOSYS, so that programs use others. A filter cannot read the flags of clone3, which are
-behind a pointer; without clone3, glibc uses clone, whose flags are checked."""
+"""System calls that fail with ENOSYS, so that programs use other calls. A filter cannot read the flags of clone3,
+because they are behind a pointer. Without clone3, glibc uses clone, whose flags are checked."""
 
 _CHECKED: dict[str, tuple[int, int]] = {
     "clone": (56, 220),
@@ -148,9 +148,9 @@ def _fail(code: int) -> int:
 
 
 def _argument_check(argument: int, tests: list[tuple[int, int, int]], otherwise: int) -> _Program:
-    """Assemble the action of the first (test, operand, action) that the argument's low word passes."""
+    """Assemble a program that returns the action of the first (test, operand, action) that an argument passes."""
     program = _Program()
-    program.load(16 + 8 * argument)  # the low word, because both machines are little-endian
+    program.load(16 + 8 * argument)  # the low word of the argument, because both machines are little-endian
     for test, operand, action in tests:
         program.answer_if(test, operand, action)
     program.answer(otherwise)
@@ -169,7 +169,7 @@ def _checks(column: int) -> list[tuple[int, _Program]]:
 
 
 def filter_program(machine: str | None = None) -> bytes | None:
-    """Return the compiled filter for a machine (default: this one); None for a machine without a table."""
+    """Return the compiled filter for a machine; by default, this one. None if the tables lack the machine."""
     architecture = _ARCHITECTURES.get((machine or platform.machine()).lower())
     if architecture is None:
         return None
@@ -208,15 +208,15 @@ def load_filter(filters):
     if os.waitpid(child, 0)[1] == 0:
         load()
 """
-"""prctl 22, 2: install a system-call filter; 38: no new privileges, a condition for that. A child tries first, because
-under an emulator that translates system calls, no call at all may work with a filter."""
+"""A program that installs a filter. prctl 38 forbids new privileges, which is a condition for prctl 22, 2, which
+installs the filter. A child process tries first, because under some emulators no call works with a filter."""
 
 
 def load_filter() -> str:
     """Return a Python program that permanently installs the filter for its process and all children.
 
-    If that is impossible, the program continues: `open_calls` of the executor finds the open calls, and the sandbox's
-    protection reports them.
+    If that is impossible, the program continues without a filter. The executor's `open_calls` then finds the open
+    calls, and the sandbox's protection reports them.
     """
     codes = {machine: (filter_program(machine) or b"").hex() for machine in ("x86_64", "aarch64")}
     return f"{_LOAD}\nload_filter({codes!r})\n"
@@ -226,12 +226,12 @@ _MODES = {"0": "none", "1": "strict mode", "2": "filter"}
 
 
 def describe_mode(status: Mapping[str, str]) -> str:
-    """Return the kind of filter from the fields of /proc/PID/status."""
+    """Return the kind of filter of a process. `status` has the fields of /proc/PID/status."""
     return _MODES.get(status.get("Seccomp", ""), "unknown")
 
 
 def describe_calls(reported: object) -> tuple[str, list[str]]:
-    """Return the result of the executor's `open_calls` in words, and the names of the open calls."""
+    """Describe the result of the executor's `open_calls` in words. Return also the names of the open calls."""
     refused, open_calls = closed_and_open(reported)
     parts = [
         f"{kind}: {', '.join(names)}" for kind, names in (("refused", refused), ("open", open_calls)) if names

@@ -1,4 +1,4 @@
-"""A terminal in a sandbox. The amounts of typed and of shown bytes in transit are limited."""
+"""A terminal in a sandbox. The number of bytes in transit is limited, in both directions."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 MAX_UNREAD_BYTES = 256 * 1024
-"""Maximum bytes of output that the host has not acknowledged; a program that prints more has to wait."""
+"""Maximum bytes of output that the host has not acknowledged. A program that prints more has to wait."""
 MAX_TYPED_BYTES = 1024 * 1024
-"""Maximum bytes of typed or pasted input that is not sent yet."""
+"""Maximum bytes of typed or pasted input that are not sent yet."""
 _RESET_SEQUENCE = (
     r"\033[!p\033[4l\033[?47l\033[?1000l\033[?1002l\033[?1003l\033[?1004l\033[?7h"
     r"\033]104\007\033]110\007\033]111\007\033]112\007"
 )
-"""Printed before each prompt, to undo the settings of earlier programs: an incomplete sequence, modes (characters,
-colours, cursor, margins, insertion, another screen, mouse and focus reports, no wrapping), and the palette."""
+"""Escape sequences that are printed before each prompt. They undo the settings of earlier programs: an incomplete
+sequence, modes (characters, colours, cursor, margins, insertion, another screen, mouse and focus reports, no wrapping),
+and the palette."""
 _RECORD = struct.Struct(">cI")
 _MAX_RECORD_BYTES = 32 * 1024
 _MAX_SIZE = 4096
-"""Maximum rows, and maximum columns."""
+"""Maximum number of rows, and of columns."""
 
 
 class Terminal:
-    """A shell on a new terminal in a running sandbox. Call `run` once; the other methods work while `run` runs."""
+    """A shell on a new terminal in a running sandbox. Call `run` once. The other methods work while `run` runs."""
 
     def __init__(
         self, sandbox: ChannelSandbox, show: Callable[[bytes], None], *, rows: int = 24, columns: int = 80
@@ -36,7 +37,8 @@ class Terminal:
 
         Args:
             sandbox: the sandbox.
-            show: called with raw, hostile output. Confirm each byte with `acknowledge`, or the output stops.
+            show: function that is called with raw, hostile output. Unless `acknowledge` confirms the bytes, output
+                stops.
             rows: height of the window in characters.
             columns: width of the window in characters.
         """
@@ -49,7 +51,7 @@ class Terminal:
         self._send_number(b"a", MAX_UNREAD_BYTES)
 
     async def run(self) -> int | None:
-        """Wait for the shell to exit; return its exit code, or None if the terminal was ended from outside.
+        """Run the shell to its end. Return the exit code, or None if the terminal was ended from outside.
 
         A cancellation ends the shell and its processes.
 
@@ -81,9 +83,9 @@ class Terminal:
         self._send_bytes(b"i", data)
 
     def report(self, data: bytes) -> None:
-        """Send bytes that the terminal emulator generates: answers to queries, mouse events.
+        """Send bytes that the terminal emulator generates, such as answers to queries and mouse events.
 
-        The sandbox passes them on only to a program that may have requested them. Raises ValueError like `type`.
+        The sandbox passes the bytes on only to a program that may have requested them. Raises ValueError like `type`.
         """
         self._send_bytes(b"r", data)
 
@@ -103,7 +105,11 @@ class Terminal:
             self._send_number(b"s", size[0] << 16 | size[1])
 
     def acknowledge(self, count: int) -> None:
-        """Allow the sandbox to send `count` further bytes. Raises ValueError if fewer bytes were shown before."""
+        """Allow the sandbox to send `count` further bytes.
+
+        Raises:
+            ValueError: if `count` is larger than the number of shown bytes that were not acknowledged yet.
+        """
         if not 0 <= count <= MAX_UNREAD_BYTES - self._allowed_bytes:
             raise ValueError("More output was acknowledged than was sent.")
         if count:

@@ -1,8 +1,8 @@
-"""Uploads and downloads of trees of files: the records of the stream, the host's files to send, the files to write.
+"""Uploads and downloads of file trees: the format of the stream, the plan of an upload, the writing of a download.
 
-`executor/tree_stream.py` has the same records for the other side. A downloaded stream is hostile: every path is opened
-from the target's descriptor, one component at a time, without following links. So neither a name, nor an existing link,
-nor a link that appears meanwhile can direct a write elsewhere.
+`executor/tree_stream.py` implements the same format for the other side. A downloaded stream is hostile. So every path
+is opened from the target's descriptor, one component at a time, without following links. Then neither a name, nor an
+existing link, nor a link that appears meanwhile can direct a write elsewhere.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from llm_sandbox_nb.windows import FOLDER, NO_LINK, NO_WAIT, NOT_INHERITED
 RECORD = struct.Struct(">BHI")
 """Header of an entry: kind, length of the path, mode."""
 CHUNK = struct.Struct(">I")
-"""Length of a piece of content; 0 ends the content."""
+"""Header of a piece of content: its length. The length 0 ends the content."""
 CHUNK_SIZE = 256 * 1024
 DIRECTORY, FILE, LINK, SAME, SKIPPED, THE_END = b"DFLHSE"
-"""`SAME` is a further name of an earlier file. `LINK` is for uploads only. `SKIPPED` has the reason as content."""
+"""Kinds of entries. `SAME` is a further name of an earlier file. Only uploads have `LINK`. The content of `SKIPPED` is
+the reason why the entry was left out."""
 NAME_TAKEN = "a file with this name is already there"
 
 
@@ -45,7 +46,7 @@ def record(kind: int, path: bytes, mode: int = 0) -> bytes:
 
 
 class TreeRecordReader:
-    """A reader of records in a file with an executor's hostile answer."""
+    """A reader of the entries in a file that holds an executor's hostile answer."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
@@ -57,7 +58,7 @@ class TreeRecordReader:
         return data
 
     def records(self) -> Iterator[tuple[int, bytes, int]]:
-        """Yield kind, path and mode of each entry. Read an entry's content before the next entry.
+        """Yield kind, path and mode of each entry. The caller must read an entry's content before the next entry.
 
         Raises:
             ProtocolError: if the file contains anything but records.
@@ -87,26 +88,26 @@ class TreeRecordReader:
 
 BATCH_BYTES = 1024 * 1024
 _MAX_UPLOAD_NAME_BYTES = 3500
-"""Maximum bytes of a path below the uploaded folder. With the target in front, the system's limit is 4096."""
+"""Maximum bytes of a path below the uploaded folder. The system allows 4096 bytes for this path and the target's."""
 _GIT_FILE_BYTES = 4096
-"""Maximum bytes of a file `.git` that are read."""
+"""Maximum number of bytes that are read of a file `.git`."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """An entry to upload, under its name inside."""
+    """An entry of an upload. `name` is the entry's path below the target."""
 
     kind: int
     name: bytes
     path: Path
     mode: int = 0
     target: bytes = b""
-    """The target of a link, or the first name of a hard-linked file."""
+    """Target of a link, or first name of a hard-linked file."""
 
 
 @dataclass
 class UploadPlan:
-    """The entries of an upload, and a sentence for each entry that is left out or will not work inside."""
+    """The entries of an upload. `left_out` has a sentence for each entry that is missing or will not work inside."""
 
     entries: list[Planned] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -117,7 +118,7 @@ class UploadPlan:
 
 
 def plan_upload(source: Path) -> UploadPlan:
-    """List the entries of an upload of `source`: a file under its own name, or a folder's content.
+    """List the entries of an upload of `source`, which is a file or a folder whose content is uploaded.
 
     Links stay links, wherever they lead. Pipes, sockets and devices are left out.
 
@@ -180,7 +181,7 @@ def _unreadable(path: Path, error: OSError) -> TransferError:
 
 
 def _repository_elsewhere(path: Path, name: bytes, root: Path) -> list[str]:
-    """Return a sentence if a file `.git` names a repository outside of the upload, as in a worktree of git."""
+    """Return a sentence if a file `.git` names a repository outside of the upload, as in a git worktree."""
     with path.open("rb") as file:
         first = file.read(_GIT_FILE_BYTES).partition(b"\n")[0]
     if not first.startswith(b"gitdir: "):
@@ -218,7 +219,7 @@ def _content(path: Path) -> Iterator[bytes]:
 
 
 def _batch(pieces: Iterator[bytes]) -> bytes:
-    """Join about a megabyte of pieces; return nothing at the end."""
+    """Join pieces until they have about a megabyte. Return `b""` if no piece is left."""
     batch, size = [], 0
     for piece in pieces:
         batch.append(piece)
@@ -250,7 +251,7 @@ MAX_ENTRIES = 100_000
 """Maximum number of files and folders that a download makes."""
 _FREE_ENTRIES = 1000
 _BYTES_PER_ENTRY = 4096
-"""Minimum bytes of a file or folder on a disk. The number of entries is limited by bytes, as if each had this size."""
+"""Bytes that each file or folder takes on a disk at least. The limit in bytes divided by them limits the entries."""
 _MAX_DEPTH = 100
 _MAX_NAME_BYTES = 255
 _MAX_PATH_BYTES = 4096
@@ -259,7 +260,7 @@ _OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK | NOT_INHERITED
 
 
 class Spool:
-    """A temporary file for a download until it is complete; large downloads are on disk."""
+    """A temporary file that collects a download until its end. Only large downloads are on disk."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit + limit // 1024 + MAX_OVERHEAD_BYTES
@@ -277,7 +278,7 @@ class Spool:
         self._file.write(payload)
 
     def content(self) -> BinaryIO:
-        """Return the file, positioned at its beginning."""
+        """Return the file after a seek to its beginning."""
         self._file.seek(0)
         return cast(BinaryIO, self._file)
 
@@ -291,7 +292,7 @@ class Spool:
 
 
 def requested_file(source: str, kind: TransferKind | None) -> bytes | None:
-    """Return the only file name that a download of `source` may contain; None if `source` may be a folder."""
+    """Return the only file name that a download of `source` may contain. Return None if `source` may be a folder."""
     name = posixpath.basename(source)
     if name in ("", ".", "..") or kind == "folder":
         return None
@@ -308,13 +309,13 @@ def receive_tree(
         target: the folder, made if missing.
         limit: maximum bytes of content.
         only: if given, the tree must be a single file with this name.
-        replace: replace existing files; otherwise leave out files whose names are taken.
+        replace: True to replace existing files; False to leave out files whose names are taken.
 
     Returns:
         A sentence for each entry that was left out.
 
     Raises:
-        TransferError: if the records are invalid, or not the file `only`.
+        TransferError: if the records are invalid, or are not those of the single file `only`.
         OSError: if the files cannot be written.
     """
     target.mkdir(parents=True, exist_ok=True)
@@ -333,7 +334,7 @@ def receive_tree(
 
 
 def _check_only(name: bytes, reader: TreeRecordReader) -> None:
-    """Check that a tree is a single file of this name, before a part of the tree is written."""
+    """Check that a tree is a single file with this name, before anything is written."""
     records = reader.records()
     kind, path, _ = next(records, (DIRECTORY, b"", 0))
     if kind != DIRECTORY and path == name:
@@ -347,7 +348,7 @@ def _check_only(name: bytes, reader: TreeRecordReader) -> None:
 
 
 class _RefusedError(LLMSandboxError):
-    """The reason why an entry is not written."""
+    """Refusal to write an entry. The message is the reason."""
 
 
 class _Receiver:
@@ -359,7 +360,7 @@ class _Receiver:
         self._entries_left = min(MAX_ENTRIES, _FREE_ENTRIES + limit // _BYTES_PER_ENTRY)
         self._unnamed = 0
         self._written: dict[bytes, tuple[int, int]] = {}
-        """Device and inode of each file of this transfer, by path."""
+        """Device and inode of each file that this transfer has written, by path."""
 
     def receive(self, reader: TreeRecordReader) -> None:
         for kind, path, mode in reader.records():
@@ -381,7 +382,7 @@ class _Receiver:
             self.sentences.append(f"{self._unnamed} more were left out.")
 
     def _enter(self, components: list[bytes]) -> int:
-        """Open a folder below the target, made if missing."""
+        """Open a folder below the target. Make a missing folder."""
         here = os.dup(self._folder)
         for name in components:
             try:
@@ -441,7 +442,10 @@ class _Receiver:
         self._written[path] = written
 
     def _write(self, folder: int, name: bytes, mode: int, reader: TreeRecordReader) -> tuple[int, int]:
-        """Write a file under a temporary name and rename it, which does not follow links; return device and inode."""
+        """Write a file under a temporary name and rename the file, because a rename follows no link.
+
+        Return the file's device and inode.
+        """
         try:
             self._refuse_obstacle(name, folder)
             self._count_entry()
@@ -465,7 +469,7 @@ class _Receiver:
             raise
 
     def _refuse_obstacle(self, name: bytes, folder: int) -> None:
-        """Raise _RefusedError if `name` exists and is not a file that may be replaced."""
+        """Raise _RefusedError if `name` exists and is not a file, or is a file that must not be replaced."""
         try:
             mode = os.lstat(name, dir_fd=folder).st_mode
         except FileNotFoundError:
@@ -478,7 +482,7 @@ class _Receiver:
             raise _RefusedError(NAME_TAKEN)
 
     def _copy(self, fd: int, reader: TreeRecordReader) -> bool:
-        """Write the content as far as the limit allows; return False if the limit is exceeded."""
+        """Write the content, but no more than the limit allows. Return False if the content exceeds the limit."""
         for data in reader.content():
             self._left -= len(data)
             if self._left >= 0:
@@ -489,7 +493,7 @@ class _Receiver:
 
 
 def _link(source: int, first: bytes, folder: int, name: bytes, expected: tuple[int, int]) -> None:
-    """Link a further name to a file, if device and inode are still the `expected` ones."""
+    """Link a further name to a file. Raise _RefusedError if the file no longer has the `expected` device and inode."""
     temporary = _temporary_name()
     try:
         os.link(first, temporary, src_dir_fd=source, dst_dir_fd=folder, follow_symlinks=False)
@@ -537,6 +541,6 @@ def _drain(reader: TreeRecordReader) -> None:
 
 
 def _reason(reader: TreeRecordReader) -> str:
-    """Return the executor's reason for leaving an entry out, or a general one if the text cannot be shown."""
+    """Return the executor's reason for leaving an entry out, or a general reason if the text cannot be shown."""
     text = next(iter(list(reader.content())), b"")[:200].decode("utf-8", "replace")
     return text if text.isprintable() and text else "the sandbox could not read it"

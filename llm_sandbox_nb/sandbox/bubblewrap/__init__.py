@@ -1,1 +1,1 @@
-"""Isolation `bubblewrap`: namespaces made by `bwrap`, without a daemon."""
+"""Isolation `bubblewrap`: `bwrap` makes Linux namespaces, without a daemon."""

@@ -1,4 +1,4 @@
-"""Program that starts the administrator's executor inside a running sandbox. Needs root on the host.
+"""Program that starts the administrator's executor inside a running sandbox. The program needs root on the host.
 
     python -I -S -c SOURCE ORDER
 
@@ -15,7 +15,7 @@ import os
 import sys
 
 KINDS = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
-"""Namespaces in the order in which they are entered: the user namespace gives the right to enter the others."""
+"""Namespaces in the order in which they are entered. The user namespace gives the right to enter the others."""
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
         with open(path, "w") as file:
             file.write(str(os.getpid()))
     libc = ctypes.CDLL(None, use_errno=True)
-    # All files are opened first, because /proc is another one in the sandbox's mount namespace.
+    # All files are opened first, because the sandbox's mount namespace has another /proc.
     for namespace in [os.open(f"/proc/{order['pid']}/ns/{kind}", os.O_RDONLY) for kind in KINDS]:
         if libc.setns(namespace, 0) != 0:
             sys.exit(f"setns: {os.strerror(ctypes.get_errno())}")
@@ -36,7 +36,7 @@ def main() -> None:
     os.setgroups([])
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
-    exec(order["rights"], {})  # as globals, because the functions of the program use its imports
+    exec(order["rights"], {})  # `{}` holds the program's imports, because its functions use them as globals
     os.chdir("/")
     os.execve(order["argv"][0], order["argv"], order["environment"])
 

@@ -1,9 +1,9 @@
 """Start of a program under bubblewrap: command line, file descriptors, and the steps before the program runs.
 
-An ordinary user runs bubblewrap once. Root runs it twice: the outer run mounts the visible files with root's rights.
-Then `user_namespace.py` changes from root to unused user ids, and the inner run makes the other namespaces. So root
-inside is an unused user id of the host. If root inside were root of the host, it could write root's files, for example
-/proc/sys/kernel/core_pattern.
+An ordinary user runs bubblewrap once. Root runs bubblewrap twice. The outer run mounts the visible files with root's
+rights. Then `user_namespace.py` changes from root to unused user ids, and the inner run makes the other namespaces. So
+root inside is an unused user id of the host. If root inside were root of the host, it could write root's files, for
+example /proc/sys/kernel/core_pattern.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from llm_sandbox_nb.sandbox.protocol.frames import StreamTransport
 from llm_sandbox_nb.sandbox.seccomp import load_filter
 
 START_TIMEOUT = 20.0
-"""Maximum seconds until bubblewrap is ready to run the program."""
+"""Seconds in which bubblewrap must be ready to run the program."""
 _FIRST_HOST_USER = 1_900_000_000
-"""First user id for sandboxes. Neither distributions nor systemd assign ids from here on."""
+"""First user id for sandboxes. Neither distributions nor systemd assign this id or the ids above it."""
 _USERS_PER_SANDBOX = 65536
 _HOST_USER_BLOCKS = 3584
 """Number of blocks of `_USERS_PER_SANDBOX` ids. Each sandbox gets a random block."""
 PREPARING_CAPABILITIES = ("CAP_CHOWN", *TO_BECOME)
-"""Capabilities for the steps of `prepared`; the last step drops them."""
+"""Capabilities that the steps of `prepared` need. The last step drops them."""
 STDERR_KEPT_BYTES = 4096
 EXIT_TIMEOUT = 1.0
 """Seconds until an executor that does not exit is killed."""
@@ -60,7 +60,7 @@ def bubblewrap_path() -> str | None:
 
 
 def is_host_root() -> bool:
-    """Return True if this process is root with nearly all user ids, so that it can assign some to a sandbox."""
+    """Return True if this process is root and has nearly all user ids. Such a process can assign ids to a sandbox."""
     if os.getuid() != 0:
         return False
     ranges = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
@@ -73,7 +73,7 @@ def is_host_root() -> bool:
 def inner_arguments(
     view: View, environment: Mapping[str, str], *, profile: str, share_network: bool, many_users: bool
 ) -> list[Argument]:
-    """Return the options of the only or inner bubblewrap, without options that name file descriptors."""
+    """Return the options of the inner (or only) bubblewrap, except options that name file descriptors."""
     kinds = ["pid", "ipc", "uts", "cgroup"] + ([] if share_network else ["net"])
     arguments: list[Argument] = [f"--unshare-{kind}" for kind in kinds]
     if many_users:
@@ -101,7 +101,7 @@ def outer_arguments(view: View, bwrap: str) -> list[Argument]:
     for position, argument in enumerate(view.arguments):
         if argument == "--symlink":
             target, path = view.arguments[position + 1 : position + 3]
-            # Top-level links such as /lib64, needed by the programs between the two runs.
+            # The programs between the two runs need top-level links such as /lib64.
             if isinstance(path, str) and path.count("/") == 1:
                 arguments += ["--symlink", target, path]
     sources = dict.fromkeys(view.shown)
@@ -115,7 +115,7 @@ def outer_arguments(view: View, bwrap: str) -> list[Argument]:
 
 
 class _Descriptors:
-    """File descriptors for bubblewrap to inherit, closed here afterwards."""
+    """File descriptors that bubblewrap inherits. `close` closes them in this process."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -161,7 +161,7 @@ async def launch(
     program inherits the descriptors `pass_fds`.
 
     Raises:
-        IsolationUnavailableError: if bubblewrap fails; the message has the reason.
+        IsolationUnavailableError: if bubblewrap fails. The message has the reason.
     """
     descriptors = _Descriptors()
     with contextlib.ExitStack() as opened:
@@ -212,8 +212,8 @@ async def launch(
 async def _kill_group(spawn: asyncio.Future[asyncio.subprocess.Process]) -> None:
     """Kill the whole process group of a start that failed.
 
-    When a start is cancelled, asyncio kills only the process itself, and then waits until the pipes are closed. A child
-    that survives its parent would keep the pipes open.
+    If a start is cancelled, asyncio kills only the first process, and then waits until the pipes are closed. A child
+    process that survives would keep the pipes open.
     """
     await asyncio.wait({spawn})
     if spawn.exception() is None:
@@ -255,11 +255,12 @@ _SWITCHES = {
         "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
     ),
 }
-"""Settings that disable user namespaces for ordinary users: file, disabling value, root's command to enable them."""
+"""Settings that disable user namespaces for ordinary users. Each file has the value that disables them, and root's
+command that enables them."""
 
 
 def explanation(stderr: str) -> str:
-    """Return the cause of bubblewrap's error message and the remedy; empty if the cause is not known."""
+    """Return the cause of bubblewrap's error message and the remedy. Empty if the cause is not known."""
     if "/proc" in stderr and "mount" in stderr:
         return (
             "this container hides parts of /proc; start the container with"
@@ -279,7 +280,7 @@ import resource
 for limit, value in %r.items():
     resource.setrlimit(limit, (value, value))
 """
-"""Limits set outside would not count inside."""
+"""Step that sets limits. Limits that are set outside would have no effect inside."""
 _KEEP_SOCKET = f"""
 import os
 try:
@@ -296,12 +297,12 @@ def chown_folders(user, home):
     for folder in (os.getcwd(), home, home + '/.venv'):
         os.lchown(folder, user, user)
 """
-"""The folders need a new owner, because bubblewrap makes them as root inside."""
+"""Step that gives folders a new owner, because bubblewrap makes them as root inside."""
 _END_WITH_PARENT = """
 import ctypes
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
 """
-"""prctl 1, 9: SIGKILL when the parent ends. Repeated here, because a change of the user clears this setting."""
+"""Step that asks for SIGKILL when the parent ends (prctl 1, 9). A change of the user has cleared this setting."""
 
 
 def prepared(
@@ -374,7 +375,7 @@ class PipedExecutor:
             self._stderr = (self._stderr + data)[-STDERR_KEPT_BYTES:]
 
     async def end(self) -> None:
-        """Wait until the process exits, or kill it."""
+        """Wait until the process exits. Kill the process after `EXIT_TIMEOUT`."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.process.wait(), EXIT_TIMEOUT)
         with contextlib.suppress(ProcessLookupError):
@@ -384,10 +385,10 @@ class PipedExecutor:
 
 
 def kill_waiting(proc: Path = Path("/proc")) -> list[int]:
-    """Kill abandoned bubblewrap processes, which wait for ever; return their process ids.
+    """Kill abandoned bubblewrap processes, which would wait for ever. Return their process ids.
 
-    All processes of a sandbox die with the owner, with one exception: if the outer bubblewrap dies just before it
-    releases the inner one, the inner one waits for ever in the new namespaces.
+    All processes of a sandbox die with the owner, with one exception. If the outer bubblewrap dies just before it
+    releases the inner bubblewrap, the inner bubblewrap waits for ever in the new namespaces.
     """
     killed = []
     for entry in proc.iterdir():
@@ -402,8 +403,8 @@ def kill_waiting(proc: Path = Path("/proc")) -> list[int]:
 def _waits_for_nobody(process: Path) -> bool:
     """Return True for a bubblewrap of this package that waits although the outer bubblewrap has died.
 
-    Such a process is the first in its process namespace, and is still named `bwrap`: a released one has executed the
-    program, and so has another name.
+    Such a process is the first in its process namespace, and is still named `bwrap`. A process that was released has
+    another name, because it has executed the program.
     """
     if _read(process, "comm").strip() != "bwrap" or PROGRAM_MARK not in _read(process, "cmdline"):
         return False

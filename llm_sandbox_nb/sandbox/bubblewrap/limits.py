@@ -1,4 +1,4 @@
-"""Resource limits of a bubblewrap sandbox: control groups where this user may make them, else rlimits.
+"""Resource limits of a bubblewrap sandbox: control groups if this user is allowed to make them; otherwise rlimits.
 
 A group is named after its owner process, so that the next start recognizes and removes the groups of dead owners.
 """
@@ -25,13 +25,13 @@ MAX_OPEN_FILES = 65536
 
 _CPU_PERIOD_US = 100_000
 _NO_LIMIT_BYTES = 2**60
-"""A value from here on means no limit: version 1 of control groups shows 'no limit' as 2**63, rounded to pages."""
+"""Smallest value that means no limit. Version 1 of control groups reports 2**63, rounded to pages, for no limit."""
 _GROUP_NAME = re.compile(rf"^{GROUP_PREFIX}-(\d+)-(\d+)-(\d+)-[\w.-]+$")
 
 
 @dataclass(frozen=True)
 class Base:
-    """A folder of the control group file system where this user can make groups for some controllers."""
+    """A folder of the control group file system in which this user can make groups for some controllers."""
 
     folder: Path
     version: int
@@ -40,17 +40,17 @@ class Base:
 
 @dataclass(frozen=True)
 class InForce:
-    """Limits as the kernel reports them. None: not limited."""
+    """Limits as the kernel reports them. None means no limit."""
 
     memory_bytes: int | None = None
     pids: int | None = None
     cpus: float | None = None
     by: str = "nothing"
-    """The mechanisms that enforce the limits, for a person."""
+    """Text about the mechanisms that enforce the limits, for people."""
 
 
 def find_bases(proc: Path = PROC) -> list[Base]:
-    """Return the folders in which this process may make groups: at most one for each hierarchy."""
+    """Return the folders in which this process can make groups, at most one for each hierarchy."""
     groups = list(_own_groups(proc))
     mounts = list(find_hierarchies(proc))
     bases: list[Base] = []
@@ -99,8 +99,8 @@ def _folder_of(
 def _base_v2(own: Path, top: Path) -> Base | None:
     """Return the nearest writable folder, from `own` upwards, that passes memory and pids on to its children.
 
-    Processes can only be in leaves of the tree, so this is usually the parent folder, which systemd assigned to the
-    user.
+    Only leaves of the tree can have processes. So the result is usually the parent folder, which systemd has assigned
+    to the user.
     """
     for folder in (own, *own.parents):
         passed_on = _words(folder / "cgroup.subtree_control")
@@ -127,7 +127,7 @@ class Group:
 
     @classmethod
     def make(cls, name: str, limits: Limits, bases: Iterable[Base]) -> Group | None:
-        """Make groups named after this process and `name`, with `limits`; return None if that is not possible."""
+        """Make groups with `limits`, named after this process and `name`. Return None if no group can be made."""
         owner = GroupOwner.of_process(os.getpid())
         folders: dict[Path, Base] = {}
         for base in bases:
@@ -142,7 +142,7 @@ class Group:
         return cls(folders) if folders else None
 
     def add(self, pid: int) -> None:
-        """Move a process into the groups, with all its future children.
+        """Move a process into the groups. All its future children will be in the groups too.
 
         Raises:
             OSError: if the kernel refuses.
@@ -152,7 +152,7 @@ class Group:
 
     @property
     def process_files(self) -> tuple[Path, ...]:
-        """Files `cgroup.procs`: writing a process id into each moves that process in."""
+        """Files `cgroup.procs` of the groups. To write a process id into each moves the process into the groups."""
         return tuple(folder / "cgroup.procs" for folder in self._folders)
 
     def in_force(self) -> InForce:
@@ -178,7 +178,7 @@ class Group:
         return None
 
     def remove(self, *, patience: float = 0.0) -> bool:
-        """Kill the processes inside and remove the folders; return False if some are left after `patience` seconds."""
+        """Kill the processes inside and remove the folders. Return False if any are left after `patience` seconds."""
         return _remove_all(self._folders, patience)
 
 
@@ -231,7 +231,7 @@ def _remove(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class GroupOwner:
-    """Identity of a process: process id and start time, because the kernel reuses process ids."""
+    """Identity of a process. The start time is a part, because the kernel reuses process ids."""
 
     namespace: int
     pid: int
@@ -248,12 +248,12 @@ class GroupOwner:
             OSError: if no process has this id.
         """
         namespace = (PROC / "self/ns/pid").stat().st_ino
-        # The command's name, in parentheses, may contain any character: the other fields start after the last one.
+        # The command's name is in parentheses and may contain any character, so the last `)` ends the name.
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
         return cls(namespace, pid, int(fields[19]))
 
     def is_alive(self) -> bool:
-        """Return True if the process runs, or cannot be checked, as in another process namespace."""
+        """Return True if the process runs. Also return True for another process namespace, which cannot be checked."""
         if self.namespace != (PROC / "self/ns/pid").stat().st_ino:
             return True
         try:
@@ -265,7 +265,7 @@ class GroupOwner:
 
 
 def find_groups(proc: Path = PROC) -> list[Path]:
-    """Return the folders of all groups with a name of this package, in any part of the tree."""
+    """Return the folders of all groups of this package, in the whole tree."""
     found = []
     for point in dict.fromkeys(point for *_, point in find_hierarchies(proc)):
         for parent, names, _ in os.walk(point):
@@ -274,7 +274,7 @@ def find_groups(proc: Path = PROC) -> list[Path]:
 
 
 def reap_groups(folders: Iterable[Path]) -> list[str]:
-    """Kill the processes in groups of dead owners, and remove the groups; return their names."""
+    """Kill the processes in groups of dead owners, and remove the groups. Return the names of the groups."""
     removed = []
     for folder in folders:
         match = _GROUP_NAME.match(folder.name)
@@ -286,9 +286,9 @@ def reap_groups(folders: Iterable[Path]) -> list[str]:
 
 
 def process_limits(limits: Limits, held: InForce) -> tuple[dict[int, int], InForce]:
-    """Return the values of the kernel's limits of processes (`RLIMIT_...`), and all limits then in force.
+    """Return the values for the kernel's limits of processes (`RLIMIT_...`), and all limits that are then in force.
 
-    Memory and processes have such a limit only if no control group enforces one.
+    Memory and the number of processes get such a limit only if no control group limits them.
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     files = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
@@ -296,7 +296,7 @@ def process_limits(limits: Limits, held: InForce) -> tuple[dict[int, int], InFor
     pids = held.pids
     by = [held.by] if held.by != "nothing" else []
     if held.memory_bytes is None and limits.memory_bytes is not None:
-        # This limit is for each process, so the memory of all together is still reported as not limited.
+        # This limit is for each process, so the memory of all processes together is still reported as not limited.
         values[resource.RLIMIT_DATA] = limits.memory_bytes
         by.append("memory for each process by rlimit")
     # Before Linux 5.14, this limit counted all processes of the host's user, not those of the user namespace.

@@ -1,4 +1,4 @@
-"""Protection of a bubblewrap sandbox, as reported by the kernel for the process inside."""
+"""Protection of a bubblewrap sandbox, read from the kernel's reports about the first process inside."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def read_protection(
 ) -> Protection:
     """Return the protection of the sandbox whose first process has the id `pid` on this host.
 
-    `executor` is the answer to the greeting. `through_door` is the network that the proxy provides if there is a door.
+    `executor` is the executor's answer to the greeting. `through_door` is the network that the proxy provides if the
+    sandbox has a door.
 
     Raises:
         OSError: if the process is gone.

@@ -1,4 +1,4 @@
-"""Isolation `bubblewrap`: namespaces made by `bwrap`, without a daemon or an image, also for ordinary users."""
+"""Isolation `bubblewrap`: `bwrap` makes Linux namespaces. Neither a daemon nor an image nor root is needed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _has_worked = False
 
 
 async def why_unavailable(image: str | None) -> str:
-    """See `Implementation.why_unavailable`. This starts a sandbox; a success is cached."""
+    """See `Implementation.why_unavailable`. Start a sandbox to find out, unless an earlier start has worked."""
     global _has_worked
     if not sys.platform.startswith("linux"):
         return "bubblewrap needs Linux"
@@ -91,21 +91,21 @@ async def why_unavailable(image: str | None) -> str:
 
 
 async def is_up_to_date(sandbox: Sandbox, options: SandboxOptions) -> bool:
-    """See `Implementation.is_up_to_date`. Always True, because the sandbox shows this machine's present files."""
+    """See `Implementation.is_up_to_date`. Return True, because the sandbox shows this machine's present files."""
     return True
 
 
 def resource_usage(sandbox: Sandbox) -> ResourceUsage:
-    """See `Implementation.resource_usage`. Files are in memory and count as such, so `disk` is 0."""
+    """See `Implementation.resource_usage`. `disk` is 0, because files are in memory and are part of the memory use."""
     name = f"{GROUP_PREFIX}-{GroupOwner.of_process(os.getpid())}-{sandbox.id}"
     peaks = [memory_peak(base.folder / name, base.version) for base in find_bases()]
     return ResourceUsage(max((peak for peak in peaks if peak is not None), default=None), 0)
 
 
 async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = None) -> ChannelSandbox:
-    """Start a sandbox under bubblewrap. `labels` are ignored: the sandbox does not outlive its owner.
+    """Start a sandbox under bubblewrap. Ignore `labels`, because no sandbox outlives its owner.
 
-    The sandbox ends when the calling thread ends, because the kernel sends its parent-death signal then.
+    The sandbox ends when the calling thread ends, because the kernel then sends the parent-death signal.
 
     Raises:
         IsolationUnavailableError: if bubblewrap is not installed or does not work here.
@@ -123,7 +123,9 @@ async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = N
 
 
 def choose_python(*, read_by_others: bool) -> tuple[Python, str]:
-    """Return the Python for the sandbox, and the reason if that is not the running one (else an empty text).
+    """Return the Python for the sandbox. Return also the reason why another Python than the running one is needed.
+
+    The reason is empty if the running Python can be used.
 
     Raises:
         IsolationUnavailableError: if neither the running Python nor the system's can be used.
@@ -163,11 +165,12 @@ class _Start:
             ca_bundle=options.ca_bundle,
         )
         self.socket, self.inside_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        """The two ends of the Unix socket that passes descriptors: the listener of the door out, packs of files in."""
+        """The two ends of a Unix socket for descriptors. The executor sends the door's listening socket, and receives
+        packs of files."""
 
     @classmethod
     async def prepare(cls, options: SandboxOptions, name: str) -> _Start:
-        """Check the options, choose the Python, and make the control groups."""
+        """Check the options, make the control groups, and choose the Python."""
         bwrap = bubblewrap_path()
         if bwrap is None:
             raise IsolationUnavailableError(
@@ -226,7 +229,7 @@ class _Start:
         return sandbox
 
     async def _administrator(self, launched: Launched) -> tuple[Channel, Callable[[], Awaitable[None]]]:
-        """Start a second executor, as root inside, that uses no file that the model can write."""
+        """Start a second executor, which is root inside and uses no file that the model can write."""
         process = await join(
             launched.pid,
             bootstrap_argv(self.python.executable),
@@ -308,20 +311,21 @@ class _Start:
         await asyncio.to_thread(self.remove_group)
 
     def close_sockets(self) -> None:
-        """Close both ends of the Unix socket; may be called twice."""
+        """Close both ends of the Unix socket. A second call does nothing."""
         self.socket.close()
         self.inside_socket.close()
 
     def remove_group(self) -> None:
-        """Remove the control groups; a later start reaps those that cannot be removed yet."""
+        """Remove the control groups. A later start removes groups that cannot be removed yet."""
         if self.group is not None:
             self.group.remove(patience=1.0)
 
 
 class HandedPacks:
-    """Packs of a sandbox's restores: files in memory, of which the executor gets descriptors over a Unix socket.
+    """Packs for restores, which are files in memory. The executor gets their descriptors through a Unix socket.
 
-    Such a file cannot be sealed, so a hostile executor that keeps its descriptor cannot keep the memory.
+    Nobody can seal such a file against a change of its size. So `release` frees the memory even if a hostile executor
+    keeps the descriptor.
     """
 
     def __init__(self, outside: socket.socket) -> None:
@@ -330,7 +334,7 @@ class HandedPacks:
         self._lock = threading.Lock()
 
     async def deliver(self, name: str, size: int, content: Iterator[bytes]) -> None:
-        """See `Deliver`. The executor can read each piece as soon as it is written."""
+        """See `Deliver`. The executor can read each piece as soon as the piece is written."""
         file = os.fdopen(os.memfd_create(name, os.MFD_CLOEXEC), "wb", 0)
         self._files.append(file)
         socket.send_fds(self._outside, [name.encode()], [file.fileno()], socket.MSG_DONTWAIT)
@@ -358,16 +362,16 @@ def _make_group(name: str, limits: Limits) -> Group | None:
 
 
 def remove_leftovers() -> list[str]:
-    """Remove the control groups and processes of dead owners; return the groups' names and the process ids."""
+    """Remove the control groups and processes of dead owners. Return the groups' names and the process ids."""
     return [*reap_groups(find_groups()), *(str(pid) for pid in kill_waiting())]
 
 
 _remove_leftovers_once = cache(remove_leftovers)
-"""Once per process is enough, because only killed processes leave sandboxes."""
+"""Function that removes leftovers once per process, which is enough because only killed processes leave them."""
 
 
 def check_root(root: str) -> None:
-    """Raise ValueError if a working directory would hide system folders inside, or is not normalized and absolute."""
+    """Check that a working directory is absolute and normalized, and not in a system folder. Raises ValueError."""
     inside_system = any(root == folder or root.startswith(f"{folder}/") for folder in _SYSTEM_FOLDERS)
     if not root.startswith("/") or root == "/" or posixpath.normpath(root) != root or inside_system:
         raise ValueError(

@@ -1,9 +1,9 @@
-"""Program between the two runs of bubblewrap: make a sandbox's user namespace as root, then give up root.
+"""Program that makes a sandbox's user namespace as root, and then gives up root, between the two runs of bubblewrap.
 
     python -I -S -c SOURCE USER COUNT BWRAP ARGUMENT...
 
-The namespace belongs to the host's user id USER. Inside, the ids from 0 on are the host's COUNT ids from USER on. No
-further user namespace can be made in it. Then this process becomes USER and is replaced by BWRAP.
+The namespace belongs to the host's user id USER. Its ids from 0 on are the host's COUNT ids from USER on. No further
+user namespace can be made inside. Then this process becomes USER and is replaced by BWRAP.
 
 `launch.py` passes the text of this file to `python -c` where only the system's files are visible. So this file imports
 only the standard library, and stays valid for the oldest Python of a host (3.8).
@@ -32,7 +32,7 @@ def main() -> None:
         hold_namespace(user, made[1], mapped[0])
     os.close(made[1])
     wait_for_byte(made[0])
-    # Only a process outside of the namespace, with rights over these ids, may map them.
+    # Only a process outside of the namespace that has rights over these ids is allowed to map them.
     for name in ("uid_map", "gid_map"):
         with open(f"/proc/{child}/{name}", "w") as file:
             file.write(f"0 {user} {count}")

@@ -1,4 +1,4 @@
-"""Files inside a bubblewrap sandbox: system and Python read-only, a generated /etc, writable folders in memory."""
+"""Files inside a bubblewrap sandbox: read-only system and Python, a generated /etc, and writable folders in memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import NamedTuple
 from llm_sandbox_nb.sandbox.options import SYSTEM_PATH
 
 Argument = str | bytes
-"""An argument of bubblewrap. Bytes become a file; the argument is then the number of its descriptor."""
+"""An argument of bubblewrap. Bytes are written to a file whose descriptor's number becomes the argument."""
 
 
 class User(NamedTuple):
-    """A user inside; the user's group has the same number."""
+    """A user inside. The user's group has the same number as the user."""
 
     name: str
     uid: int
@@ -58,33 +58,33 @@ _HOSTS = "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n"
 _NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
 _WORLD_WRITABLE = ("/tmp", "/dev/shm")
 _SIZES_IN_64THS = {"root": 22, "/tmp": 11, "home": 11, "/dev/shm": 8, "/run": 1, "other": 1, "/etc": 1}
-"""Maximum size of each writable folder, in 64ths of the memory limit. The sum is smaller than the limit, so that full
-folders cause write errors before the kernel kills processes for lack of memory."""
+"""Maximum size of each writable folder in 64ths of the memory limit. The sum is smaller than the limit. So if folders
+are full, writing fails before the kernel kills processes for lack of memory."""
 _COPIED_MODE = 0o644
 _MAX_COPIED_BYTES = 16 * 1024
 """Maximum size of a file of /etc that is copied, because the copies use the sandbox's memory."""
 _MEMORY_BYTES = 4 * 1024**3
-"""Memory for the calculation of sizes if memory is not limited."""
+"""Memory limit that is assumed for the sizes of folders if memory is not limited."""
 CA_FILE = "/etc/llm-sandbox/ca.pem"
 """Path of the site's certificates inside."""
 
 
 @dataclass(frozen=True)
 class Python:
-    """A Python of the host for the inside, whose folders are bound read-only at the same paths."""
+    """A Python of the host for programs inside. Its folders are mounted read-only at the same paths."""
 
     executable: str
     folders: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
-    """Folders site-packages and dist-packages, in order; empty for the system's Python."""
+    """Folders site-packages and dist-packages, in order. Empty for the system's Python."""
     scripts: tuple[str, ...] = ()
-    """Folders of commands, in order."""
+    """Folders with commands, in the order of PATH."""
     version: str = ""
 
 
 @dataclass(frozen=True)
 class View:
-    """Arguments of bubblewrap that make the file system inside, and the files of the host that they show."""
+    """Arguments of bubblewrap that make the file system inside, and the files of the host that are visible inside."""
 
     arguments: tuple[Argument, ...]
     shown: tuple[str, ...]
@@ -114,10 +114,10 @@ class _Builder:
         self.arguments += ["--perms", mode, "--file", content.encode(), target]
 
     def etc(self, path: str) -> None:
-        """Show a file or folder of /etc if it exists: a small file as a copy, anything else as a mount.
+        """Show a file or folder of /etc. Copy a small file, mount anything else, and ignore a missing path.
 
-        Mounts are slow: bubblewrap reads the list of all mounts for each mount, so the time grows with the square of
-        their number.
+        Mounts are slow. bubblewrap reads the list of all mounts for each mount, so the time grows with the square of
+        the number of mounts.
         """
         source = Path(path)
         try:
@@ -140,7 +140,7 @@ class _Builder:
 
 
 def running_python() -> Python:
-    """Return the running Python, with all packages of this environment."""
+    """Return the running Python with all packages of its environment."""
     executable = str(Path(getattr(sys, "_base_executable", None) or sys.executable).resolve())
     candidates = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     candidates.append(str(Path(executable).parents[1]))
@@ -159,7 +159,7 @@ def running_python() -> Python:
 
 
 def system_python() -> Python | None:
-    """Return the system's Python, for a running Python that cannot be shown inside; None if missing."""
+    """Return the system's Python, which replaces a running Python that cannot be used inside. None if missing."""
     for name in ("/usr/bin/python3", "/usr/local/bin/python3"):
         if Path(name).exists():
             return Python(os.path.realpath(name))
@@ -167,10 +167,10 @@ def system_python() -> Python | None:
 
 
 def why_unusable(python: Python, *, read_by_others: bool) -> str:
-    """Return the reason why a Python cannot be bound into a sandbox; empty if there is no such reason.
+    """Return the reason why a Python cannot be used in a sandbox. The reason is empty if the Python can be used.
 
-    `read_by_others`: programs inside have another user id than this process, so all users must be able to read the
-    files.
+    `read_by_others` is True if programs inside have another user id than this process, so that all users must be able
+    to read the files.
     """
     home = Path.home()
     for folder in python.folders:
@@ -193,7 +193,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _package_folders(folders: Sequence[str]) -> tuple[str, ...]:
-    """Return the entries of `sys.path` with packages of the environment, of the system, and of the user."""
+    """Return the entries of `sys.path` that hold packages of the environment, the system, or the user."""
     roots = [*folders, "/usr"]
     user_site = site.getusersitepackages() if site.ENABLE_USER_SITE else None
     return tuple(
@@ -234,7 +234,7 @@ def build_view(
     builder.arguments += ["--proc", "/proc", "--dev", "/dev", "--mqueue", "/dev/mqueue"]
     homes = {"/home": "other", "/root": "other"}
     homes["/root" if home == "/root" else "/home"] = "home"
-    # In the order of mounting, because the working directory may be in another folder of the list.
+    # The folders are in the order of mounting, because the working directory may be in another folder of the list.
     kinds = {"/tmp": "/tmp", **homes, "/run": "/run", "/dev/shm": "/dev/shm", root: "root"}
     writable = {folder: memory * _SIZES_IN_64THS[kind] // 64 for folder, kind in kinds.items()}
     for folder, size in writable.items():
@@ -265,7 +265,7 @@ def _add_etc(builder: _Builder, *, open_network: bool, ca_bundle: Path | None) -
 
 
 def _add_environment_folder(builder: _Builder, folder: str, python: Python) -> dict[str, str]:
-    """Add a writable virtual environment on top of the host's read-only one; return its environment variables."""
+    """Add a writable virtual environment on top of the host's read-only packages. Return its environment variables."""
     interpreter = Path(python.executable).name
     library = "python" + ".".join(python.version.split(".")[:2]) if python.version else interpreter
     packages = f"{folder}/lib/{library}/site-packages"

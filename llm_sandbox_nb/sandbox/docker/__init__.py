@@ -1,1 +1,1 @@
-"""Isolation `docker`: a container for each sandbox."""
+"""Isolation `docker`, which runs each sandbox in a container."""

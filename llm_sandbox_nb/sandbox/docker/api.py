@@ -1,4 +1,4 @@
-"""The parts of docker-py that this package uses. Import this module inside functions, because docker-py loads slowly.
+"""The names of docker-py that this package uses. Import this module inside functions, because docker-py loads slowly.
 
 All imports of docker-py are in this module, because threads that first import different parts of docker-py at the same
 time can deadlock on the import locks of `docker` and `docker.context`; Python then returns a half-initialized module.

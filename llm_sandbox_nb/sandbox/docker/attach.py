@@ -1,7 +1,7 @@
-"""The pipe to a container's stdin, stdout and stderr: Docker's attach connection, implemented on asyncio.
+"""Docker's attach connection to a container's stdin, stdout and stderr, implemented with asyncio.
 
-docker-py's own attach returns a blocking socket, loses first bytes in a buffer of the HTTP library, and differs for
-TLS. The request is six lines of HTTP, and this code serves Unix sockets, TCP and TLS alike.
+docker-py's own attach returns a blocking socket, loses the first bytes in a buffer of the HTTP library, and behaves
+differently with TLS. The request is only six lines of HTTP, and this code is the same for Unix sockets, TCP and TLS.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _MAX_PIECE_BYTES = 16 * 1024 * 1024
 _MAX_ANSWER_BYTES = 64 * 1024
 _STDERR_KEPT_BYTES = 4096
 CONNECT_TIMEOUT = 20.0
-"""Seconds for the engine to answer the attach request."""
+"""Seconds in which the engine must answer the attach request."""
 
 
 class AttachedReader:
-    """A container's stdout as a stream of bytes; the last bytes of stderr are kept separately."""
+    """A container's stdout as a stream of bytes. The last bytes of stderr are kept separately."""
 
     def __init__(self, source: asyncio.StreamReader) -> None:
         self._source = source
@@ -46,7 +46,7 @@ class AttachedReader:
         """Read exactly `size` bytes.
 
         Raises:
-            asyncio.IncompleteReadError: if the stream ends before.
+            asyncio.IncompleteReadError: if the stream ends earlier.
         """
         while len(self._ready) < size:
             piece = await self._piece()
@@ -58,7 +58,7 @@ class AttachedReader:
         return self._take(size)
 
     async def read(self, size: int = 65536) -> bytes:
-        """Read at least one byte and at most `size`; return `b""` at the end."""
+        """Read at least one byte and at most `size` bytes. Return `b""` at the end of the stream."""
         if not self._ready:
             piece = await self._piece()
             if len(piece) <= size:
@@ -72,7 +72,7 @@ class AttachedReader:
         return taken
 
     async def _piece(self) -> bytes:
-        """Read one piece of stdout; return `b""` at the end."""
+        """Read one piece of stdout. Return `b""` at the end of the stream."""
         while True:
             try:
                 stream, size = _HEADER.unpack(await self._source.readexactly(_HEADER.size))
@@ -94,7 +94,7 @@ class AttachedReader:
 async def attach(
     endpoint: Endpoint, version: str, container: str
 ) -> tuple[AttachedReader, asyncio.StreamWriter]:
-    """Connect to the stdin, stdout and stderr of a container, which need not be started yet.
+    """Connect to the stdin, stdout and stderr of a container. The container need not be started yet.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
@@ -107,7 +107,7 @@ async def attach(
 async def attach_exec(
     endpoint: Endpoint, version: str, exec_id: str
 ) -> tuple[AttachedReader, asyncio.StreamWriter]:
-    """Start a further program of a container (an exec created with stdin), and connect to the program like `attach`."""
+    """Start a further program in a container, and connect like `attach`. `exec_id` is the id of an exec with stdin."""
     return await _connected(endpoint, f"/v{version}/exec/{exec_id}/start", b'{"Detach": false, "Tty": false}')
 
 

@@ -45,14 +45,14 @@ LABEL_ROOT = f"{PREFIX}.root"
 CA_PATH = "/etc/ssl/llm-sandbox-nb-site.pem"
 _APT_SETTINGS = "/etc/apt/apt.conf.d/90llm-sandbox-nb-site"
 REMOVAL_TIMEOUT = 20
-"""Seconds to wait for a removal that another process has begun."""
+"""Seconds to wait until a removal that another process has begun is finished."""
 _has_quotas: dict[str, bool] = {}
-"""Known engines by URL: True if the storage supports quotas."""
+"""For the URL of each known engine, True if the engine's storage supports quotas."""
 
 
 @dataclass(frozen=True)
 class Container:
-    """A container of this package: ids of container and sandbox, and the settings needed for adoption."""
+    """A container of this package: the ids of container and sandbox, and the settings that an adoption needs."""
 
     id: str
     sandbox_id: str
@@ -63,11 +63,11 @@ class Container:
 def create_container(settings: ContainerSettings, ca_bundle: Path | None, lease: float) -> Container:
     """Create a container with all labels, but do not start the container.
 
-    `lease` is the number of seconds until the sandbox ends without a sign of the owner.
+    The sandbox ends if it gets no sign of the owner for `lease` seconds.
 
     Raises:
-        ImageError: if the image is missing or the name is invalid.
-        NetworkChangedError: if another process removed the network meanwhile.
+        ImageError: if the image is missing, or its name is invalid.
+        NetworkChangedError: if another process has changed the network meanwhile.
         SandboxError: if the engine refuses.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError, ImageNotFound
@@ -105,14 +105,14 @@ def create_container(settings: ContainerSettings, ca_bundle: Path | None, lease:
 
 
 def with_quota(client: DockerClient, make: Callable[[bool], dict[str, Any]]) -> dict[str, Any]:
-    """Return `make(True)` if the engine's storage supports quotas, else `make(False)`."""
+    """Return `make(True)` if the engine's storage supports quotas, or `make(False)` if not."""
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     engine = str(client.api.base_url)
     if engine not in _has_quotas:
         info = client.info()
         filesystem = dict(info.get("DriverStatus") or []).get("Backing Filesystem")
-        # Other drivers count the files of the image too.
+        # With other storage drivers, the files of the image would count too.
         _has_quotas[engine] = (info.get("Driver"), filesystem) == ("overlay2", "xfs")
     if not _has_quotas[engine]:
         return make(False)
@@ -127,7 +127,7 @@ def with_quota(client: DockerClient, make: Callable[[bool], dict[str, Any]]) -> 
 
 
 def _trust(container: str, ca_bundle: Path) -> None:
-    """Copy a site's certificates into a container before its start, with settings for apt."""
+    """Copy a site's certificates, and settings of apt for them, into a container that is not started yet."""
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     apt = f'Acquire::https::CAInfo "{CA_PATH}";\n'.encode()
@@ -144,11 +144,11 @@ def _trust(container: str, ca_bundle: Path) -> None:
 
 
 def start_container(container: str, image: str) -> None:
-    """Start a container. `image` is named in errors.
+    """Start a container. Errors name `image`.
 
     Raises:
         ImageError: if the image has no python3.
-        NetworkChangedError: if another process removed the network meanwhile.
+        NetworkChangedError: if another process has changed the network meanwhile.
         SandboxError: if the engine refuses.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError
@@ -173,7 +173,7 @@ def inspect_container(container: str) -> dict[str, Any]:
 
 
 def take_over(container_id: str) -> Container:
-    """Check that a container may be adopted, and mark this process as the owner.
+    """Check that a container may be adopted, and make this process its owner.
 
     Raises:
         SandboxError: if the container is not managed by this package, or its owner may still be running.
@@ -233,7 +233,7 @@ def remove_container(container: str) -> None:
 
 
 def _sandbox_id_in(client: DockerClient, container: str) -> str:
-    """Return the id of the sandbox in a container; empty if the container is gone."""
+    """Return the id of the sandbox in a container. Empty if the container is gone."""
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     try:
@@ -243,7 +243,7 @@ def _sandbox_id_in(client: DockerClient, container: str) -> str:
 
 
 async def put_file(container: str, name: str, size: int, content: Iterator[bytes]) -> None:
-    """Copy a file of `size` bytes, owned by root, into the top folder of a running container.
+    """Copy a file of `size` bytes into the top folder of a running container. Root owns the file.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
@@ -258,11 +258,11 @@ async def put_file(container: str, name: str, size: int, content: Iterator[bytes
 
 
 _MAX_BATCH_BYTES = 64 * 1024
-"""Maximum bytes of joined pieces; joining larger pieces before sending costs more than it saves."""
+"""Maximum bytes of joined pieces. Joining larger pieces takes more time than sending them separately."""
 
 
 class _Archive:
-    """A tar archive of one file. Because its length is known, `requests` does not send it in many small chunks."""
+    """A tar archive of one file, whose length is known, so that `requests` does not send many small chunks."""
 
     def __init__(self, name: str, size: int, content: Iterator[bytes]) -> None:
         member = tarfile.TarInfo(name)

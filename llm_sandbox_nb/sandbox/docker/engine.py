@@ -1,8 +1,9 @@
-"""The connection to the Docker engine, and the sentences for failures of the connection.
+"""The connection to the Docker engine, and the error messages for failures of the connection.
 
 For an engine behind ssh, this module listens on a local socket, and forwards each connection to
 `ssh HOST docker system dial-stdio`. docker-py needs a further library for such engines, and cannot attach to a
-program's stdin there. Through the local socket they are like all others, and the user's ssh agent and settings apply.
+program's stdin on them. Through the local socket they are like all other engines, and the user's ssh agent and settings
+are used.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ T = TypeVar("T")
 PREFIX = "llm-sandbox-nb"
 """Prefix of all names, labels, networks and images of this package on an engine."""
 OLDEST_API_VERSION = "1.41"
-"""API version of Docker 20.10, the oldest supported; the first request uses it to ask for the engine's version."""
+"""API version of Docker 20.10, the oldest supported Docker, for the first request, which asks for the version."""
 REQUEST_TIMEOUT = 60.0
-"""Seconds for the engine to answer a request."""
+"""Seconds in which the engine must answer a request."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Endpoint:
 
     @property
     def reached_at(self) -> str:
-        """The address to connect to: for ssh, the local socket that forwards to the engine."""
+        """The address for connections. An engine behind ssh has a local socket that forwards to the engine."""
         return f"unix://{local_socket(self.url)}" if self.url.startswith("ssh://") else self.url
 
 
@@ -58,7 +59,9 @@ _tunnels_lock = threading.Lock()
 
 
 def find_endpoint() -> Endpoint:
-    """Return the engine that the command `docker` would use: from DOCKER_HOST, else from the current Docker context.
+    """Return the engine that the command `docker` would use.
+
+    DOCKER_HOST names the engine. If it is not set, the current Docker context names the engine.
 
     Raises:
         IsolationUnavailableError: if the TLS files or the context cannot be read.
@@ -81,7 +84,7 @@ def find_endpoint() -> Endpoint:
 
 
 def connect(timeout: float = REQUEST_TIMEOUT) -> DockerClient:
-    """Return a client of the current engine; each process has one client for each engine.
+    """Return a client of the current engine. A process has only one client for each engine.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
@@ -117,13 +120,14 @@ def _client_of_version(endpoint: Endpoint, timeout: float, version: str) -> Dock
     client = DockerClient(
         base_url=endpoint.reached_at, tls=endpoint.tls or False, version=version, timeout=int(timeout)
     )
-    # Set before the first request, because REQUESTS_CA_BUNDLE would replace the certificates, HTTP_PROXY the address.
+    # Set before the first request. Otherwise REQUESTS_CA_BUNDLE would replace the certificates, and HTTP_PROXY the
+    # address.
     client.api.trust_env = False
     return client
 
 
 def engine_version(timeout: float = 15.0) -> str:
-    """Ask the engine for name and version, e.g. `Docker 27.3.1`, without a kept client.
+    """Return the engine's name and version, e.g. `Docker 27.3.1`. Ask through a new client, not that of `connect`.
 
     Raises:
         IsolationUnavailableError: if no engine answers within `timeout` seconds.
@@ -138,9 +142,9 @@ def engine_version(timeout: float = 15.0) -> str:
 
 @contextlib.contextmanager
 def engine_errors(where: str = "") -> Iterator[None]:
-    """Convert the errors of docker-py and requests without an engine into IsolationUnavailableError.
+    """Convert errors of requests that no engine answers into IsolationUnavailableError.
 
-    Errors in answers of the engine (`docker.errors.APIError`) are not converted, because the caller handles them.
+    Error answers of an engine (`docker.errors.APIError`) are not converted, because the caller handles them.
     """
     import requests
 
@@ -161,7 +165,7 @@ def _no_engine(where: str, error: BaseException) -> str:
             f"This user may not use the Docker engine at {where}: join the group `docker` and log in again, "
             f"or set DOCKER_HOST to an engine of your own."
         )
-    # The system's own message, without the class names around it.
+    # Find the system's own message, without the class names around it.
     found = re.search(r"\[Errno \d+\] ([\w ]+)|Error\(\d+, '([\w ]+)'", text)
     reason = (found[1] or found[2]).lower() if found else text[:200]
     return (
@@ -183,19 +187,19 @@ def lost_errors() -> Iterator[None]:
 
 
 def unexpected(error: Exception, doing: str) -> SandboxError:
-    """Return the error for a refusal of the engine that has no special sentence."""
+    """Return the error for a refusal of the engine that has no error message of its own."""
     return SandboxError(f"The Docker engine refused to {doing}: {one_line(error)}.")
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
-    """Return the message of an error without line breaks and final full stop, cut to `limit` characters."""
+    """Return an error's message without line breaks and without its final full stop, cut to `limit` characters."""
     explanation = getattr(error, "explanation", None)
     text = " ".join(str(explanation or error or type(error).__name__).split()).rstrip(".")
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a blocking call of docker-py in a thread, under `engine_errors`."""
+    """Run a blocking call of docker-py in a thread, and convert its errors with `engine_errors`."""
 
     def call() -> T:
         with engine_errors():

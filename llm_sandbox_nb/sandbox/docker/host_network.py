@@ -1,7 +1,7 @@
-"""The network of the engine's machine: the addresses that the network `public` closes, and the name servers.
+"""The network of the engine's machine: its addresses, which the network `public` closes, and its name servers.
 
-The list of addresses must be fresh. For an engine on this machine, each start reads the list. Otherwise, and to find
-the name servers of an older engine, a short-lived container on the host's network reads it.
+The list of addresses must be fresh. If the engine is on this machine, each start reads the list. If not, a short-lived
+container on the host's network reads the list. Such a container also finds the name servers of an older engine.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ if TYPE_CHECKING:
 
 ROUTES, ADDRESSES_6, RESOLVERS = "/proc/net/fib_trie", "/proc/net/if_inet6", "/etc/resolv.conf"
 WRITES_RESOLVERS_VERSION = 26
-"""First version of Docker that lists in a container the name servers to which its own name server forwards."""
+"""First version of Docker whose containers list the name servers to which Docker's own name server forwards."""
 MAX_AGE = 60.0
 """Seconds for which the addresses of another machine are reused."""
 READ_TIMEOUT = 30
-"""Seconds for the container to print the files."""
+"""Seconds in which the container must print the files."""
 _PRINT_FILES = (
     'for file; do echo "== $file"; while read -r line || [ "$line" ]; do echo "$line"; done <"$file"; done'
 )
 _lock = threading.Lock()
 _read: dict[str, tuple[float, HostNetwork]] = {}
-"""Result of the last container for each engine (by URL), with the time when it ran (of the monotonic clock)."""
+"""Monotonic time and result of the last container for each engine, by the engine's URL."""
 
 
 @dataclass(frozen=True)
 class HostNetwork:
-    """Addresses as numbers, except loopback and link-local addresses, and the name servers for containers."""
+    """Numeric addresses of a machine, except loopback and link-local ones, and the name servers for containers."""
 
     addresses: frozenset[str] = frozenset()
     resolvers: tuple[str, ...] = ()
     complete: bool = False
-    """True if the addresses of the engine's machine are known, not only those of this machine."""
+    """True if the addresses of the engine's machine are known, and not only the addresses of this machine."""
 
 
 def closing_order(network: str) -> dict[str, Any]:
-    """Return the arguments of `executor.firewall.close_network`, without the addresses that stay open.
+    """Return the arguments of `executor.firewall.close_network`, except the addresses that stay open.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
@@ -83,7 +83,8 @@ def read_host_network(bridge: str, older: bool) -> HostNetwork:
     """Return the addresses of this machine and of the engine's machine, and the engine's name servers.
 
     Args:
-        bridge: the id of the sandboxes' network, which exists here if the engine is on this machine; empty for Podman.
+        bridge: id of the sandboxes' network; empty for Podman. Its interface exists here if the engine is on this
+            machine.
         older: True if the engine is older than `WRITES_RESOLVERS_VERSION`.
     """
     here = _parsed({name: read_if_there(Path(name)) for name in (ROUTES, ADDRESSES_6)}).addresses
@@ -100,9 +101,9 @@ def read_host_network(bridge: str, older: bool) -> HostNetwork:
 
 
 def _from_container(client: DockerClient) -> HostNetwork:
-    """Read the host's network in a container of this package's image; return an empty network if that fails.
+    """Read the host's network in a container. Return an empty network if that fails.
 
-    Programs of other images must not run on the host's network.
+    The image is one of this package, because programs of other images must not run on the host's network.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError, ImageNotFound
 
@@ -155,7 +156,7 @@ def _parsed(files: Mapping[str, str]) -> HostNetwork:
 
 
 def _is_outer(address: str) -> bool:
-    """Return True for an address that is neither invalid nor loopback, link-local or unspecified."""
+    """Return True for a valid address that is not loopback, link-local or unspecified."""
     try:
         number = ipaddress.ip_address(address)
     except ValueError:

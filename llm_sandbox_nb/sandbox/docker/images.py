@@ -1,4 +1,4 @@
-"""Images of sandboxes: build this package's image, pull, list, and check images."""
+"""Functions that build this package's image, and that pull, list and check images of sandboxes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llm_sandbox_nb.version import __version__
 
 Target = Literal["full", "slim"]
 Progress = Callable[[str], None]
-"""Called with one line of text at a time."""
+"""Function that is called with one line of text at a time."""
 
 DEFAULT_IMAGE = f"{PREFIX}:{__version__}"
 SLIM_IMAGE = f"{PREFIX}:{__version__}-slim"
@@ -32,7 +32,7 @@ PROGRAMS = (
 )  # fmt: skip
 OLDEST_PYTHON = (3, 8)
 CHECK_TIMEOUT = 60
-"""Seconds for the check in a container."""
+"""Time limit in seconds for the check in a container."""
 
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
 _IMAGE_FOLDER = files("llm_sandbox_nb.sandbox") / "image"
@@ -45,9 +45,9 @@ class ImageInfo:
     name: str
     id: str
     size: int
-    """Bytes."""
+    """Size in bytes."""
     created: str
-    """ISO date and time."""
+    """Creation time as ISO date and time."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ImageCheck:
 
     name: str
     size: int
-    """Bytes."""
+    """Size in bytes."""
     programs: Mapping[str, str] = field(default_factory=dict)
     """Programs in the image, and their versions."""
     packages: Mapping[str, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class ImageCheck:
     missing: tuple[str, ...] = ()
     """Programs and packages of the default image that are missing."""
     problem: str = ""
-    """The reason why no sandbox can run in the image; empty if there is no such reason."""
+    """The reason why no sandbox can run in the image. Empty if the image can be used."""
 
     @property
     def usable(self) -> bool:
@@ -83,21 +83,21 @@ def build_image(
     force: bool = False,
     on_progress: Progress | None = None,
 ) -> str:
-    """Build an image from the Dockerfile in this package; return the image's name.
+    """Build an image from the Dockerfile in this package. Return the image's name.
 
     Args:
         target: the build target of the Dockerfile.
-        tag: name of the image; the default depends on the target and the package's version.
-        base_image: image to build on; `BASE_IMAGE` when None.
-        ca_bundle: PEM file of certificates to trust, which stay in the image.
+        tag: name of the image. The default depends on the target and the package's version.
+        base_image: image on which the new image is based; `BASE_IMAGE` if None.
+        ca_bundle: PEM file of certificates that the image trusts. They stay in the image.
         index_url: Python package index, for the build only.
         proxy: HTTP proxy, for the build only.
-        force: do not use the engine's build cache.
-        on_progress: called with each line that the build prints.
+        force: True to ignore the engine's build cache.
+        on_progress: function that is called with each line that the build prints.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
-        ImageError: if the build fails; the message has the last lines of the build.
+        ImageError: if the build fails. The message has the last lines of the build.
         FileNotFoundError: if `ca_bundle` is missing.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError
@@ -121,7 +121,7 @@ def build_image(
 
 
 def pull_image(name: str, *, on_progress: Progress | None = None) -> str:
-    """Pull an image from a registry; return the name with a tag.
+    """Pull an image from a registry. Return the image's name with a tag.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
@@ -140,7 +140,7 @@ def pull_image(name: str, *, on_progress: Progress | None = None) -> str:
 
 
 def list_images() -> list[ImageInfo]:
-    """Return the images that this package built or that are named like these, the newest first.
+    """Return the images that this package has built, and images with such names, the newest first.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
@@ -190,7 +190,7 @@ def find_image(name: str) -> dict[str, Any]:
 
     Raises:
         IsolationUnavailableError: if no engine answers.
-        ImageError: if the image is missing; the message names the command that builds or pulls it.
+        ImageError: if the image is missing. The message names the command that builds or pulls the image.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError, ImageNotFound
 
@@ -213,7 +213,7 @@ def missing_image(name: str) -> str:
 
 
 def unusable(name: str, lacking: Iterable[str]) -> str:
-    """Return the error message for an image without programs that every sandbox needs."""
+    """Return the error message for an image that lacks programs that every sandbox needs."""
     return (
         f"The image {name} has no {' and no '.join(lacking)}, which every sandbox needs: "
         f"install it in the image, or use {DEFAULT_IMAGE}."

@@ -1,7 +1,8 @@
 """Networks on which sandboxes cannot reach each other.
 
-On Docker, all sandboxes of an engine share one bridge network without traffic between its members. Podman silently
-ignores this option of Docker. So on Podman each sandbox gets a network for itself, isolated by an option of Podman.
+On Docker, all sandboxes of an engine share one bridge network, with an option that forbids traffic between containers.
+Podman silently ignores this option. So on Podman each sandbox gets a network for itself, which an option of Podman
+isolates.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.sandbox.docker.api import DockerClient
 
 NETWORK_NAME = PREFIX
-"""Name of the network for all sandboxes; Docker's default address pools have room for only about 30 networks."""
+"""Name of the network that all sandboxes share, because Docker's default address pools have room for few networks."""
 _LABEL = f"{PREFIX}.network"
 _ICC = "com.docker.network.bridge.enable_icc"
 
 _known_ids: dict[tuple[str, str], str] = {}
-"""Ids of the networks that this process has used, by engine (URL) and network name."""
+"""Ids of the networks that this process has used, by the engine's URL and the network's name."""
 _podmans: dict[str, bool] = {}
-"""Known engines by URL: True if the engine is Podman."""
+"""For the URL of each known engine, True if the engine is Podman."""
 _SANDBOX_LABEL = f"{PREFIX}.own-network"
-"""Label of a network for one sandbox: the sandbox's id."""
+"""Label that has the sandbox's id, of a network for one sandbox."""
 _CREATED_LABEL = f"{PREFIX}.created"
-"""Label of a network for one sandbox: seconds since the epoch."""
+"""Label that has the creation time in seconds since the epoch, of a network for one sandbox."""
 _LIBPOD_PATH = "/v4.0.0/libpod"
 """Path of Podman's own API on the same socket. Only this API can isolate a network from others."""
 MAX_START_SECONDS = 120.0
-"""Maximum seconds of a start: an older network without a container is a leftover."""
+"""Seconds that a start takes at most. An older network without a container is a leftover."""
 
 
 class NetworkChangedError(SandboxError):
-    """Raised if the shared network was removed or duplicated while a sandbox started; a retry helps."""
+    """The shared network was removed or duplicated while a sandbox started. A second start usually works."""
 
 
 def network_arguments(network: str, sandbox_id: str) -> tuple[str, dict[str, Any] | None]:
-    """Return the network mode and the endpoints of a container; make a missing network.
+    """Return the network mode and the endpoints of a container. First, make the network if there is none.
 
     Raises:
         IsolationUnavailableError: if the network cannot be made, or would let sandboxes reach each other.
@@ -59,7 +60,7 @@ def network_arguments(network: str, sandbox_id: str) -> tuple[str, dict[str, Any
     if is_podman(connect()):
         name = make_own_network(connect(), sandbox_id)
         return name, {"EndpointsConfig": {name: {}}}
-    # Engines refuse an endpoint whose name exists twice, so it is given by id. They refuse a mode by id.
+    # Engines refuse an endpoint if two networks have its name, so the endpoint is an id. The mode cannot be an id.
     return NETWORK_NAME, {"EndpointsConfig": {find_network(): {}}}
 
 
@@ -70,13 +71,13 @@ def gateways_of(network: Mapping[str, Any]) -> list[str]:
         if subnet.get("Gateway"):
             addresses.append(str(subnet["Gateway"]).partition("/")[0])
         elif subnet.get("Subnet"):
-            # Until a restart, engines do not report a gateway that they chose themselves: the first address.
+            # Until a restart, engines do not report a gateway that they chose themselves, which is the first address.
             addresses.append(str(ip_network(subnet["Subnet"], strict=False)[1]))
     return addresses
 
 
 def find_network() -> str:
-    """Return the id of the shared network on the current engine; make a missing network.
+    """Return the id of the shared network on the current engine. First, make the network if there is none.
 
     Raises:
         IsolationUnavailableError: see `ensure_network`.
@@ -88,7 +89,7 @@ def find_network() -> str:
 
 
 def network_changed(error: Exception) -> NetworkChangedError | None:
-    """Return the error to raise if the engine refused because the network changed, after which a retry helps."""
+    """Return the error to raise if the engine refused because the network has changed. Otherwise return None."""
     text = one_line(error)
     if "network" not in text or ("not found" not in text and "is ambiguous" not in text):
         return None
@@ -99,10 +100,10 @@ def network_changed(error: Exception) -> NetworkChangedError | None:
 
 
 def ensure_network(client: DockerClient, name: str) -> str:
-    """Return the id of the network `name`; make a missing network.
+    """Return the id of the network `name`. First, make the network if there is none.
 
     Engines let several processes make networks of the same name at the same time, and then refuse the name. So each
-    process uses the id of the oldest network, and removes the others unless sandboxes run in them.
+    process uses the id of the oldest network, and removes the other networks unless sandboxes use them.
 
     Raises:
         IsolationUnavailableError: if the network cannot be made, or an existing one lets sandboxes reach each other.
@@ -140,7 +141,7 @@ def _networks(client: DockerClient, name: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = client.api.networks(names=[name])
     return sorted(
         (network for network in found if network["Name"] == name),
-        # Engines cut trailing zeros of the fraction of a second, so the Z, which sorts after digits, is removed.
+        # Engines cut trailing zeros of the fraction of a second, so the final Z, which sorts after digits, is removed.
         key=lambda network: (network["Created"].removesuffix("Z"), network["Id"]),
     )
 
@@ -161,7 +162,7 @@ def own_network_name(sandbox_id: str) -> str:
 
 
 def make_own_network(client: DockerClient, sandbox_id: str) -> str:
-    """Make the Podman network for one sandbox, if missing; return the network's name.
+    """Make the Podman network for one sandbox, unless there is one already. Return the network's name.
 
     Raises:
         IsolationUnavailableError: if Podman cannot make the network, or would not isolate it from others.
@@ -192,7 +193,7 @@ def make_own_network(client: DockerClient, sandbox_id: str) -> str:
 
 
 def remove_own_network(client: DockerClient, sandbox_id: str) -> None:
-    """Remove an unused network of a sandbox. `remove_left_networks` tries again."""
+    """Remove the unused network of one sandbox. If that fails, `remove_left_networks` will try again."""
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     with contextlib.suppress(APIError), engine_errors():
@@ -200,7 +201,7 @@ def remove_own_network(client: DockerClient, sandbox_id: str) -> None:
 
 
 def remove_left_networks(sandbox_ids: Collection[str]) -> None:
-    """Remove the Podman networks of sandboxes without a container, which are those not among `sandbox_ids`.
+    """Remove the Podman networks of sandboxes that have no container. `sandbox_ids` are the sandboxes that have one.
 
     Raises:
         IsolationUnavailableError: if no engine answers.

@@ -1,4 +1,4 @@
-"""Owners of containers. Labels identify process and machine, so that containers of dead owners can be removed."""
+"""Owners of containers. Labels identify the owner's process and machine, so that dead owners are recognized."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _ADDED_LABEL = re.compile(r"_label_([a-z-]+)\.([0-9A-Za-z]+)")
 _OWNER_TOKEN = re.compile(r"([0-9a-f]{12})\.([0-9a-f]{12})\.([0-9a-f]{8})\.([0-9]+)\.([0-9a-f]{8})")
 
 GRACE = 30.0
-"""Seconds after the end of the lease until a running sandbox of a dead owner is removed from outside."""
+"""Seconds between the end of a dead owner's lease and the removal of its running sandbox from outside."""
 DEFAULT_LEASE = 45.0
-"""Seconds, for containers whose label is missing or invalid."""
+"""Lease in seconds that is assumed for a container whose lease label is missing or invalid."""
 
 _first_seen: dict[str, float] = {}
-"""Times when this process first saw each running container without a living owner."""
+"""Time when this process first saw each running container without a living owner."""
 _first_seen_lock = threading.Lock()
 _background: set[asyncio.Task[None]] = set()
-"""References that keep the tasks alive until they end."""
+"""Running tasks. The references keep them alive until they end."""
 
 logger = logging.getLogger(__name__)
 
@@ -58,17 +58,17 @@ class ContainerOwner:
     boot: str
     """Digest of the machine's current boot."""
     namespace: str
-    """Digest of the process namespace, in which the process id counts."""
+    """Digest of the process namespace in which the process id is valid."""
     pid: int
     started: str
     """Digest of the process's start time."""
 
     def token(self) -> str:
-        """Return the owner as text that may be part of a container's name."""
+        """Return the owner as a text that can be part of a container's name."""
         return f"{self.host}.{self.boot}.{self.namespace}.{self.pid}.{self.started}"
 
     def is_dead(self) -> bool:
-        """Return True if the process has certainly ended; False if it runs or cannot be seen from here."""
+        """Return True if the process has certainly ended. Return False for a process that cannot be seen from here."""
         here = current_owner()
         if self.host != here.host:
             return False
@@ -80,7 +80,7 @@ class ContainerOwner:
 
     @staticmethod
     def parse(text: str) -> ContainerOwner | None:
-        """Return the owner whose token is in a text, or None."""
+        """Return the owner whose token is in a text. None if the text has no token."""
         match = _OWNER_TOKEN.search(text)
         if match is None:
             return None
@@ -95,7 +95,7 @@ def current_owner() -> ContainerOwner:
 
 
 def owner_labels(sandbox_id: str, lease: float, more: Mapping[str, str]) -> dict[str, str]:
-    """Return all labels of a new container: the owner's, and `more` with the package's prefix."""
+    """Return all labels of a new container: the labels about the owner, and `more` with the package's prefix."""
     return {
         **{name: value for name, value in _with_prefix(more).items() if name not in RESERVED_LABELS},
         LABEL_ID: sandbox_id,
@@ -121,19 +121,19 @@ def adopted_name(sandbox_id: str, name: str = "") -> str:
 
     Args:
         sandbox_id: id of the sandbox.
-        name: the present name, whose added labels remain.
+        name: the present name. Labels that were added to it are kept.
     """
     added = "".join(match[0] for match in _ADDED_LABEL.finditer(name))
     return f"{PREFIX}-{sandbox_id}_adopted_{current_owner().token()}{added}"
 
 
 def labelled_name(name: str, label: str, value: str) -> str:
-    """Return the present name of a container with an added label, which `OwnContainer.labels` then has."""
+    """Return the name of a container with a further label. `OwnContainer.labels` also has the labels in names."""
     return f"{name.lstrip('/')}_label_{label}.{value}"
 
 
 def owner_of(container: Mapping[str, Any]) -> ContainerOwner | None:
-    """Return the process that adopted or made a container; None if the container is not managed by this package."""
+    """Return the process that adopted or made a container. None if this package does not manage the container."""
     labels = container.get("Labels") or {}
     made_by = ContainerOwner.parse(labels.get(LABEL_OWNER, ""))
     if made_by is None or not labels.get(LABEL_ID):
@@ -170,7 +170,7 @@ def _namespace(pid: int) -> str:
 
 
 def _started(pid: int) -> str:
-    """Return a digest of a process's start time; empty for a missing process or a zombie."""
+    """Return a digest of a process's start time. Empty for a missing process or a zombie."""
     if sys.platform != "linux":
         return _digest(started, 8) if (started := _output("ps", "-o", "lstart=", "-p", str(pid))) else ""
     fields = read_if_there(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
@@ -194,13 +194,13 @@ class OwnContainer:
     """`created`, `running`, `exited`, ..."""
     owner_dead: bool
     created: float
-    """Seconds since the epoch."""
+    """Start time in seconds since the epoch."""
     labels: Mapping[str, str]
-    """Labels without the package's prefix, with those that were added later."""
+    """Labels without the package's prefix, including labels that were added later."""
 
 
 def list_own(labels: Mapping[str, str] | None = None) -> list[OwnContainer]:
-    """Return the containers of this package, of any owner, that have all these labels (without the prefix).
+    """Return the containers of this package that have all these labels. The owner does not matter.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
@@ -212,11 +212,11 @@ def list_own(labels: Mapping[str, str] | None = None) -> list[OwnContainer]:
 
 
 def reap_orphans(*, grace: float = GRACE, clock: Callable[[], float] = time.monotonic) -> list[str]:
-    """Remove the sandboxes of owners that have certainly ended; return their container ids.
+    """Remove the sandboxes of owners that have certainly ended. Return the ids of the removed containers.
 
-    A container that never started or has ended is removed at once. A running one ends with its lease, and may be
-    adopted until then: it is removed only after this process has seen it without a living owner for longer than its
-    lease and `grace`. Containers of other programs, of living owners, or of other machines are not touched.
+    A container that never started or has ended is removed at once. A running container ends with its lease, and may be
+    adopted before. So it is removed only after this process has seen it without a living owner for longer than its
+    lease and `grace` together. Containers of other programs, of living owners, or of other machines are not touched.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
@@ -230,7 +230,7 @@ def reap_orphans(*, grace: float = GRACE, clock: Callable[[], float] = time.mono
 
 
 def reap_in_background() -> None:
-    """Start `reap_orphans` in a thread; errors are logged."""
+    """Start `reap_orphans` in a thread. Log its errors."""
     task = asyncio.get_running_loop().create_task(_reap_quietly())
     _background.add(task)
     task.add_done_callback(_background.discard)
@@ -262,7 +262,7 @@ def _own(container: Mapping[str, Any]) -> OwnContainer | None:
 
 
 def _overdue(running: Mapping[str, OwnContainer], grace: float, now: float) -> set[str]:
-    """Return the ids of containers that this process has seen running for longer than lease and grace."""
+    """Return the ids of containers that this process has seen running for longer than lease and grace together."""
     overdue = set()
     with _first_seen_lock:
         for id in [*_first_seen]:

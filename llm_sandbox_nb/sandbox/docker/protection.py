@@ -1,4 +1,4 @@
-"""Protection of a container, as reported by the kernel inside and the engine outside, and not as requested."""
+"""Protection of a container, read from the kernel inside and the engine outside, and never from the request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llm_sandbox_nb.sandbox.protocol.answers import closed_and_open, disk_limits
 from llm_sandbox_nb.sandbox.seccomp import describe_calls, describe_mode
 
 _NO_LIMIT_BYTES = 2**60
-"""Values from here on mean no limit: control groups of version 1 write it as a page-rounded 2**63."""
+"""Smallest value that means no limit. Version 1 of control groups reports 2**63, rounded to pages, for no limit."""
 
 _LIMIT_FILES = ("memory.max", "memory/memory.limit_in_bytes", "pids.max", "pids/pids.max", "cpu.max",
                 "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")  # fmt: skip
@@ -22,7 +22,7 @@ PROBED_FILES = (_STATUS, _CONFINEMENT, _INTERFACES, *(f"/sys/fs/cgroup/{name}" f
 
 
 def read_probe(files: Mapping[str, str | None]) -> dict[str, str]:
-    """Convert the texts of `PROBED_FILES`, sent by the executor, to names and values."""
+    """Convert the texts of `PROBED_FILES`, which the executor has sent, to names and values."""
     status = (line.partition(":") for line in (files.get(_STATUS) or "").splitlines())
     interfaces = (line.partition(":") for line in (files.get(_INTERFACES) or "").splitlines()[2:])
     limits = {name: files.get(f"/sys/fs/cgroup/{name}") for name in _LIMIT_FILES}
@@ -43,7 +43,8 @@ def describe_protection(
         probe: the kernel's values inside; see `read_probe`.
         inspected: the engine's description of the container.
         profile: the sandbox's profile.
-        executor: the executor's greeting: `calls` and `reach`, tested before any command ran, and `disk`.
+        executor: the executor's answer to the greeting, with `disk`, and with the results `calls` and `reach` of tests
+            that ran before any command.
 
     Raises:
         ValueError: if a value of the executor is not a number.
@@ -95,7 +96,10 @@ def describe_protection(
 def _limits(
     probe: Mapping[str, str], config: Mapping[str, Any]
 ) -> tuple[int | None, int | None, float | None]:
-    """Return bytes of memory, processes, and processors: from the control group inside, else from the engine."""
+    """Return the limits on bytes of memory, processes, and processors.
+
+    The control group inside has them. Limits that are missing there come from the engine.
+    """
     memory = _number(
         probe.get("memory.max") or probe.get("memory/memory.limit_in_bytes"), config.get("Memory")
     )

@@ -1,7 +1,7 @@
-"""Sandboxes in containers: start, adopt and end them.
+"""Sandboxes in containers. This module starts, adopts and ends them.
 
-The executor is the container's first process. This process attaches to its stdin and stdout before the container
-starts. No file of the host is mounted, so the engine may be on another machine.
+The executor is the container's first process. This process attaches to the executor's stdin and stdout before the
+container starts. No file of the host is mounted, so the engine may be on another machine.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ __all__ = [
 """Functions of `open.AdoptingImplementation`."""
 
 START_TIMEOUT = 60.0
-"""Seconds for the executor to answer the greeting."""
+"""Seconds in which the executor must answer the greeting."""
 START_ATTEMPTS = 3
-"""Maximum number of starts while other processes make and remove the shared network."""
+"""Maximum number of attempts to start a sandbox while other processes make and remove the shared network."""
 _UNKNOWN_PROTECTION = Protection("docker", "", "", (), False, "", "", False, None, None, None)
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ async def why_unavailable(image: str | None) -> str:
 
 
 async def is_up_to_date(sandbox: Sandbox, options: SandboxOptions) -> bool:
-    """See `Implementation.is_up_to_date`: the name of the image may belong to a newer build."""
+    """See `Implementation.is_up_to_date`. The name of the image may have been given to a newer image."""
     image = await in_thread(find_image, options.image or DEFAULT_IMAGE)
     return bool(image["Id"] == sandbox.protection.details["image id"])
 
@@ -108,7 +108,7 @@ def resource_usage(sandbox: Sandbox) -> ResourceUsage:
     (listed,) = client.api.containers(all=True, size=True, filters={"id": inspected["Id"]})
     memory = memory_peak_of_container(inspected["State"]["Pid"], inspected["Id"])
     if memory is None:
-        # With version 1 of the control groups, engines report the peak.
+        # With version 1 of the control groups, the engine reports the peak.
         memory = client.api.stats(container, stream=False, one_shot=True)["memory_stats"].get("max_usage")
     return ResourceUsage(memory, listed.get("SizeRw", 0))
 
@@ -116,7 +116,7 @@ def resource_usage(sandbox: Sandbox) -> ResourceUsage:
 async def start(
     options: SandboxOptions, *, labels: Mapping[str, str] | None = None, lease: float = LEASE
 ) -> ChannelSandbox:
-    """Start a sandbox in a new container, which ends `lease` seconds after the last sign of this process.
+    """Start a sandbox in a new container. The container ends `lease` seconds after the last sign of this process.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
@@ -193,7 +193,7 @@ def _settings(options: SandboxOptions, labels: Mapping[str, str]) -> ContainerSe
 
 
 async def _created(settings: ContainerSettings, ca_bundle: Path | None, lease: float) -> Container:
-    """Make the container. If this task is cancelled, the container is removed, even if the event loop has ended."""
+    """Make the container. If this task is cancelled, remove the container, even if the event loop ends meanwhile."""
     lock = threading.Lock()
     made: list[Container] = []
     cancelled = False
@@ -220,7 +220,7 @@ async def _created(settings: ContainerSettings, ca_bundle: Path | None, lease: f
 async def _attached(
     container: Container, lease: float, *, hello: Mapping[str, Any] | None = None
 ) -> ChannelSandbox:
-    """Return a connected sandbox before its greeting. Without `hello`, the sandbox is adopted."""
+    """Connect to a sandbox, and return the sandbox before its greeting. Without `hello`, the sandbox is adopted."""
     client = connect()
     reader, writer = await attach(find_endpoint(), client.api.api_version, container.id)
     transport = StreamTransport(reader, writer)
@@ -247,7 +247,7 @@ async def _attached(
     uid = PROFILES[container.profile].uid
     if uid == 0:
         sandbox = ChannelSandbox(channel, **common)
-        # Excluded: the engine changes the times of the container's top folder, and only root can restore them.
+        # Only root can restore the times of the container's top folder, which the engine changes when it puts a file.
         sandbox.deliver = partial(put_file, container.id)
         return sandbox
     return AdministeredSandbox(
@@ -258,7 +258,7 @@ async def _attached(
 async def _start_and_greet(
     sandbox: ChannelSandbox, container: Container, settings: ContainerSettings
 ) -> None:
-    # Concurrently, because the executor answers before the engine reports that the container runs.
+    # The greeting runs concurrently, because the executor answers before the engine reports that the container runs.
     greeting = asyncio.ensure_future(_greet(sandbox, settings.image))
     try:
         await in_thread(start_container, container.id, settings.image)
@@ -312,7 +312,7 @@ async def _end(container: str) -> None:
 
 
 async def _start_administrator(container: str) -> tuple[Channel, Callable[[], Awaitable[None]]]:
-    """Start a second executor for `exec(user=...)`, root inside with the rights of the profile `standard`.
+    """Start a second executor for `exec(user=...)`, which is root inside with the rights of the profile `standard`.
 
     Raises:
         SandboxLostError: if the container or the engine is gone.
@@ -329,7 +329,10 @@ async def _start_administrator(container: str) -> tuple[Channel, Callable[[], Aw
 
 
 def _create_administrator(container: str) -> str:
-    """Create the exec of the administrator; return its id. User 0 has the container's capabilities."""
+    """Create Docker's exec for the administrator's executor. Return the exec's id.
+
+    The exec starts as user 0 with the container's capabilities, of which it keeps only `ROOT_INSIDE`.
+    """
     with lost_errors():
         client = connect()
         inspected = client.api.inspect_container(container)
@@ -350,4 +353,4 @@ def _create_administrator(container: str) -> str:
 
 
 async def _nothing_to_kill() -> None:
-    """Do nothing: the administrator ends with the connection, and at the latest with the container."""
+    """Do nothing, because the administrator's executor ends with its connection, at the latest with the container."""

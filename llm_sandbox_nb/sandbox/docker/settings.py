@@ -1,4 +1,4 @@
-"""Settings of a container (profile, limits, network, labels) and the arguments that follow from them."""
+"""Settings of a container (profile, limits, network, labels), and the engine's arguments that follow from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Network = Literal["none", "public", "open"]
 
 STANDARD_CAPABILITIES = tuple(name.removeprefix("CAP_") for name in ROOT_INSIDE)
-"""Capabilities that root needs for apt and pip: to own, read and replace files of others, and for the user `_apt`."""
+"""Capabilities that root needs for apt and pip: to own, read and replace files of other users, and to become `_apt`."""
 
 _PREFER_EXECUTOR = """
 import os
@@ -40,12 +40,12 @@ NETWORK_CAPABILITIES = ("CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE")
 CPU_PERIOD_US = 100_000
 MAX_OPEN_FILES = 16_384
 MAX_FILE_BYTES = 16 * 1024**3
-"""Maximum size of one file, so that an endless file cannot fill the engine's disk."""
+"""Maximum size of one file. The limit prevents an endless file from filling the engine's disk."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A profile: the user who runs the model's commands in the container, capabilities, and default network."""
+    """A profile: the user that runs the model's commands in the container, the capabilities and the default network."""
 
     uid: int
     home: str
@@ -67,14 +67,14 @@ class ContainerSettings:
     profile: str = "standard"
     network: Network | None = None
     door: int = 0
-    """Port inside at which the door listens, see `executor/door.py`; 0 for no door."""
+    """Port inside at which the door listens, see `executor/door.py`. 0 means that there is no door."""
     limits: Limits = field(default_factory=Limits)
     directories: Directories = field(default_factory=Directories)
     environment: Mapping[str, str] = field(default_factory=dict)
     stays_open: tuple[tuple[str, int], ...] = ()
-    """Addresses and ports that stay reachable although their network is closed."""
+    """Addresses and ports that stay reachable although the network around them is closed."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Further labels, to which the package's prefix is added, by which a manager finds sandboxes."""
+    """Further labels, by which sandboxes can be found. They get the package's prefix."""
 
     @property
     def profile_values(self) -> Profile:
@@ -83,7 +83,7 @@ class ContainerSettings:
 
     @property
     def chosen_network(self) -> Network:
-        """The requested network, else the profile's."""
+        """The requested network, or the profile's network if none was requested."""
         return self.network or self.profile_values.network
 
 
@@ -97,8 +97,9 @@ def container_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of docker-py's `create_container`.
 
-    The container starts as root, with a few more rights than root has in `standard`. `first_steps` drops these rights,
-    and in `strict` all rights. Afterwards only programs of `exec(user=...)` from outside have the dropped rights.
+    The container starts as root, with a few more rights than root has in the profile `standard`. `first_steps` drops
+    these further rights, and in the profile `strict` all rights. Afterwards only programs that the engine starts from
+    outside can have the dropped rights.
 
     `argv` is the command of process 1. `quota` is True if the engine's storage can limit the files of a container.
     """
@@ -119,7 +120,7 @@ def container_arguments(
         "working_dir": "/",
         "hostname": "sandbox",
         "stdin_open": True,
-        # Otherwise docker-py also sets StdinOnce, and the sandbox would end with its owner's connection.
+        # Without this, docker-py would set StdinOnce too, and the sandbox would end with its owner's connection.
         "detach": True,
         "tty": False,
         "labels": dict(labels),
@@ -132,9 +133,8 @@ def container_arguments(
 def first_steps(settings: ContainerSettings, closing: Mapping[str, Any]) -> list[str]:
     """Return the Python programs that process 1 runs first, as root, before the executor serves.
 
-    They give the executor precedence over commands in the container's share of the processors, close the network as
-    `closing` orders (see `host_network.closing_order`), drop rights or become the profile's user, and load the
-    system-call filter.
+    The programs give the executor a higher priority than commands, close the network as `closing` orders (see
+    `host_network.closing_order`), drop rights or become the profile's user, and load the system-call filter.
     """
     profile = settings.profile_values
     steps = [_PREFER_EXECUTOR]
@@ -156,7 +156,7 @@ def _host_config(
     from llm_sandbox_nb.sandbox.docker.api import LogConfig, Ulimit
 
     limits = settings.limits
-    # Rights that only the first steps need, in addition to those that root keeps.
+    # These rights are needed only by the first steps, in addition to the rights that root keeps.
     preparing = (
         "CAP_SYS_NICE",
         *TO_BECOME,
@@ -171,7 +171,7 @@ def _host_config(
         mem_limit=limits.memory_bytes,
         memswap_limit=limits.memory_bytes,
         pids_limit=limits.pids,
-        # Not `nano_cpus`, because engines refuse a number above the number of their processors.
+        # `nano_cpus` cannot be used, because engines refuse a number above the number of their processors.
         cpu_period=CPU_PERIOD_US if limits.cpus else None,
         cpu_quota=int(limits.cpus * CPU_PERIOD_US) if limits.cpus else None,
         ulimits=[
@@ -181,7 +181,8 @@ def _host_config(
         ],
         log_config=LogConfig(type=LogConfig.types.NONE),
         ipc_mode="private",
-        # These files count as memory and have its limit. The engine's default of 64 MB is too small for data loaders.
+        # Shared memory is part of the memory use, so it can have the same limit. The default of 64 MB is too small for
+        # data loaders.
         shm_size=limits.memory_bytes or MAX_FILE_BYTES,
         storage_opt={"size": str(limits.disk_bytes)} if quota and limits.disk_bytes else None,
         init=False,

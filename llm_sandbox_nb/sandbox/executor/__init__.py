@@ -1,1 +1,1 @@
-"""The program that runs inside a sandbox: runs commands and moves bytes for the host. See README.md."""
+"""The program inside a sandbox, which executes commands and moves bytes for the host. See README.md."""

@@ -1,4 +1,4 @@
-"""The output of one command, in bounded memory."""
+"""The output of one command, which is captured in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-MAX_SPILL_BYTES = 256 * 1024 * 1024  # so that a command that prints for ever does not fill the disk
+MAX_SPILL_BYTES = 256 * 1024 * 1024  # a limit, because a command that prints for ever would fill the disk
 
 
 class Capture:
-    """The output of one command. The first half of the limit is sent at once, the last half at the end.
+    """The output of one command. The first half of the limit is sent at once, and the last half is sent at the end.
 
-    Above the limit, all output (both streams, in order of arrival) also goes to a file, up to `MAX_SPILL_BYTES`.
+    Above the limit, all output of both streams is also written to a file in the order of its arrival, up to
+    `MAX_SPILL_BYTES`.
     """
 
     def __init__(self, send: Callable[[int, bytes], None], limit: int, spill: bytes) -> None:
@@ -35,7 +36,7 @@ class Capture:
         self.log: list[bytes] | None = []
 
     def feed(self, stream: int, data: bytes) -> None:
-        """Add output: send the first half of the limit, hold back the rest, and store everything for the file."""
+        """Add output. Send the first half of the limit, hold back the rest, and keep everything for the file."""
         self.total[stream] += len(data)
         self._keep(data, self.total[stream] > self.limit)
         head = data[: self.room[stream]]
@@ -86,7 +87,7 @@ class Capture:
         self.spilled += len(data)
 
     def finish(self) -> dict[str, Any]:
-        """Send the held-back tail and return the byte counts for the response."""
+        """Send the output that was held back. Return fields for the response: sizes, and the path of the file."""
         for stream, name in ((STDOUT, "stdout"), (STDERR, "stderr")):
             tail = b"".join(self.tail[stream])
             tail = tail[max(0, len(tail) - self.tail_cap) :]

@@ -1,4 +1,4 @@
-"""The change watcher: a child that remembers the files of the working directory and reports changes."""
+"""The change watcher, which is a child that remembers the files of the working directory and reports changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIRST_LOOK_SECONDS = 2.0
 """Maximum seconds that commands wait for the first look at the working directory."""
 IGNORED_FOLDERS = frozenset([b".git", b"__pycache__", b"node_modules"])
 """Names of folders whose changes are not reported."""
-# These bound the child's memory, the report that the host must hold, and the time that a request waits.
+# These limits bound the child's memory, the size of a report on the host, and the time that a request waits.
 MAX_WATCHED_FILES = 50_000
 MAX_TEXT_BYTES = 256 * 1024
 MAX_TEXTS_BYTES = 32 * 1024 * 1024
@@ -35,7 +35,7 @@ MAX_SCAN_SECONDS = 5.0
 
 
 class ChangeWatcher(ServiceProcess):
-    """The event loop's side of the change watcher."""
+    """The executor's side of the change watcher."""
 
     def __init__(self, executor: ExecutorContext) -> None:
         super().__init__(executor)
@@ -45,7 +45,7 @@ class ChangeWatcher(ServiceProcess):
         self.forgotten = ""
 
     def start(self) -> None:
-        """Start the child, if it can be forked, and make commands wait during its first look."""
+        """Start the child if possible, and make commands wait during its first look at the files."""
         try:
             super().start()
         except OSError:
@@ -61,7 +61,7 @@ class ChangeWatcher(ServiceProcess):
         os._exit(0)
 
     def restart(self) -> None:
-        """Restart with a new first look after a restore has replaced files, without reporting changes."""
+        """Restart the child after a restore has replaced files. The changes by the restore are not reported."""
         if self.pid:
             self.executor.children[self.pid] = lambda _: None
             send_signal(self.pid, signal.SIGKILL)
@@ -71,7 +71,7 @@ class ChangeWatcher(ServiceProcess):
             self.start()
 
     def first_look_over(self) -> None:
-        """Let commands run, even if the look has not ended."""
+        """Let commands run, even if the first look has not ended."""
         self.executor.release_files(FIRST_LOOK)
 
     def ask(self, request: ChangesRequest) -> None:
@@ -110,7 +110,7 @@ class ChangeWatcher(ServiceProcess):
         request, self.current = self.current, None
         if request:
             outcome["incomplete"] = (self.forgotten + " " + outcome.get("incomplete", "")).strip()
-            if self.pid:  # without a child, changes until the next child's first look are lost too
+            if self.pid:  # without a child, the changes before the next child's first look are lost too
                 self.forgotten = ""
             request.respond(outcome)
         self.next()
@@ -154,7 +154,7 @@ def file_signature(info: os.stat_result) -> tuple[int, ...]:
 
 
 class ChangeTracker:
-    """The child's record of a folder: signatures of its files, and the text of small files."""
+    """The child's memory of a folder: the signatures of its files, and the texts of small files."""
 
     def __init__(self, root: bytes) -> None:
         self.root = root
@@ -180,7 +180,7 @@ class ChangeTracker:
                             continue
                         try:
                             found[entry.path] = file_signature(entry.stat(follow_symlinks=False))
-                        except FileNotFoundError:  # renamed or removed meanwhile: the others are still there
+                        except FileNotFoundError:  # it was renamed or removed meanwhile
                             continue
                         if len(found) >= MAX_WATCHED_FILES:
                             self.incomplete = "Only %d files are watched." % MAX_WATCHED_FILES
@@ -193,7 +193,7 @@ class ChangeTracker:
         return found
 
     def text(self, path: bytes, signature: tuple[int, ...]) -> bytes | None:
-        """Return the content of a small text file, else None."""
+        """Return the content of a small text file, or None for any other file."""
         if not stat.S_ISREG(signature[0]) or signature[1] > MAX_TEXT_BYTES:
             return None
         from .files import OPEN_READ
@@ -209,14 +209,14 @@ class ChangeTracker:
         return None if b"\0" in data or len(data) > MAX_TEXT_BYTES else data
 
     def keep(self, path: bytes, text: bytes | None) -> None:
-        """Replace the remembered text of a file, if it fits into the limit of memory."""
+        """Remember a new text of a file instead of the old text, if enough memory is left."""
         self.texts_size -= len(self.texts.pop(path, b""))
         if text is not None and self.texts_size + len(text) <= MAX_TEXTS_BYTES:
             self.texts[path] = text
             self.texts_size += len(text)
 
     def start(self) -> None:
-        """Read the first state, without a report."""
+        """Read the first state of the files, without a report."""
         self.seen = self.scan()
         for path, signature in self.seen.items():
             self.keep(path, self.text(path, signature))
@@ -237,7 +237,7 @@ class ChangeTracker:
         self.seen = now
 
     def report(self, path: bytes, old: Any, new: Any, before: bytes | None, after: bytes | None) -> None:
-        """Write one line: path, kind, size, text before, text after, size before."""
+        """Write one line with path, kind, size, text before, text after, and size before."""
         self.reported += 1
         if self.reported > MAX_REPORTED_CHANGES:
             self.incomplete = "More than %d files changed; the others are not named." % MAX_REPORTED_CHANGES
@@ -263,7 +263,7 @@ def in_base64(data: bytes | None) -> str | None:
 
 
 def track_changes(root: bytes) -> None:
-    """Serve in the child: a byte on fd 0 requests the changes, a line on fd 3 marks their end."""
+    """Serve in the child. A byte on fd 0 requests the changes. A line on fd 3 ends each report."""
     tracker = ChangeTracker(root)
     tracker.start()
     while True:

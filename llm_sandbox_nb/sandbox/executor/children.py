@@ -1,4 +1,4 @@
-"""Forked children: some serve one request, services serve all requests of a kind."""
+"""Forked children. Most serve one request. Services serve all requests of a kind."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ FILE_OPERATIONS = frozenset(["read", "write", "list", "pack", "unpack", "describ
 def fork_with_pipes(
     executor: ExecutorContext, fds: tuple[int, ...], child: Callable[[], None], *, handed: bool = False
 ) -> tuple[int, list[int]]:
-    """Fork a child with pipes on the descriptors `fds`: fd 0 for reading, the others for writing.
+    """Fork a child with pipes on the descriptors `fds`. The child reads from fd 0, and writes to the others.
 
-    With `handed` the child also has the executor's descriptor `HANDED`.
+    With `handed`, the child also has the executor's descriptor `HANDED`.
 
     Returns:
         The child's pid and the executor's ends of the pipes.
@@ -65,9 +65,10 @@ def fork_with_pipes(
 
 
 def enter_child(fds: dict[int, int], child: Callable[[], None], handed: bool = False) -> None:
-    """Close all descriptors but `fds` (0 to 3) in a child, tie its life to the executor's, and call `child`.
+    """Set up this child process, and call `child`.
 
-    With `handed` the descriptor `HANDED` remains open too.
+    Close all descriptors except `fds` (0 to 3) and, with `handed`, `HANDED`. The kernel will kill the child when the
+    executor ends.
     """
     take_descriptors(fds)
     os.closerange(4, HANDED)
@@ -79,7 +80,7 @@ def enter_child(fds: dict[int, int], child: Callable[[], None], handed: bool = F
 def supervise(become_program: Callable[[], None]) -> None:
     """Run a program in a grandchild, write the program's exit code to fd 3, and return.
 
-    This child adopts the program's orphans, so that the end of the request finds and kills them all.
+    This child adopts the program's orphans, so that all of them are found and killed when the request ends.
     """
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
@@ -99,14 +100,14 @@ def supervise(become_program: Callable[[], None]) -> None:
 
 
 def program_environment(added: dict[str, str]) -> dict[bytes, bytes]:
-    """Return the environment of the executor with these variables."""
+    """Return the environment of the executor with further variables."""
     env = dict(os.environb)
     env.update((text_to_bytes(name), text_to_bytes(value)) for name, value in added.items())
     return env
 
 
 def find_operation(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return the function of a file operation. Its module is imported, and compiled, at the first use."""
+    """Return the function of a file operation. Import, and so compile, its module only at the first use."""
     if name == "describe":
         from .snapshotter import describe
 
@@ -155,11 +156,11 @@ class ServiceProcess:
         raise NotImplementedError
 
     def finish(self, outcome: dict[str, Any]) -> None:
-        """Handle the outcome of a request, after all data of the request."""
+        """Handle the outcome of a request, after all data of the request was handled."""
         raise NotImplementedError
 
     def died(self) -> None:
-        """Handle the end of a child that was killed, whose memory is lost."""
+        """Handle the end of a child that was killed, so that its memory is lost."""
         raise NotImplementedError
 
     def read_data(self) -> None:
@@ -185,7 +186,7 @@ class ServiceProcess:
             self.finish_if_drained()
 
     def finish_if_drained(self) -> None:
-        """Finish the request once its outcome and all its data have arrived."""
+        """Finish the request if its outcome and all its data have arrived."""
         if self.outcome is not None and self.left <= 0:
             outcome, self.outcome = self.outcome, None
             self.finish(outcome)
@@ -201,9 +202,10 @@ class ServiceProcess:
 
 
 class ChildRequest(Request):
-    """A request for a forked child: the body is the child's stdin; stdout and stderr are the output.
+    """A request that a forked child serves.
 
-    The child writes its outcome as JSON to fd 3 and ends.
+    The body is the child's stdin. The child's stdout and stderr are the output. The child writes its outcome as JSON to
+    fd 3 and ends.
     """
 
     def begin(self) -> None:
@@ -243,7 +245,7 @@ class ChildRequest(Request):
         """Check the parameters before the fork."""
 
     def child(self) -> None:
-        """Serve the request in the child with fd 0 to 2, write the outcome to fd 3, and exit."""
+        """Serve the request in the child, with fd 0 to 2. Write the outcome to fd 3, and exit."""
         raise NotImplementedError
 
     def data(self, data: bytes) -> None:
@@ -324,11 +326,11 @@ class ChildRequest(Request):
         self.send(stream, data)
 
     def result_arrived(self) -> None:
-        """Handle readable data, or the end, of the outcome pipe."""
+        """Handle data in the outcome pipe, or the end of the pipe."""
         self.read_result()
 
     def read_result(self) -> bool:
-        """Read a part of the child's outcome. Returns True at the end."""
+        """Read a part of the child's outcome. Return True at the end."""
         try:
             data = os.read(self.result_r, PIPE_READ)
         except BlockingIOError:
@@ -345,7 +347,7 @@ class ChildRequest(Request):
         self.abort("interrupted")
 
     def abort(self, reason: str) -> None:
-        """Kill the child and its descendants; the response follows when the child is reaped."""
+        """Kill the child and its descendants. The response follows when the child is reaped."""
         if not self.reason:
             self.reason = reason
         if not self.pid:
@@ -354,7 +356,7 @@ class ChildRequest(Request):
         kill_tree(self.pid)
 
     def ended(self, status: int) -> None:
-        """Read the rest of the pipes after the child's end, then respond."""
+        """Read the rest of the pipes after the child has ended, then respond."""
         self.status = status
         self.executor.helpers.discard(self.pid)
         if self.done:
@@ -364,7 +366,7 @@ class ChildRequest(Request):
         self.drain()
 
     def drain(self) -> None:
-        """Respond once the output written so far has been read."""
+        """Respond as soon as the output that was written so far has been read."""
         self.left = {STDOUT: pipe_bytes(self.stdout_r), STDERR: pipe_bytes(self.stderr_r)}
         self.finish_if_drained()
 
@@ -389,10 +391,10 @@ class ChildRequest(Request):
 
 
 class ExecRequest(ChildRequest):
-    """A program separate from the shell. A supervisor adopts its orphans, so that all can be killed.
+    """A program separate from the shell. A supervisor adopts the program's orphans, so that all can be killed.
 
-    The supervisor lives as long as any orphan. So orphans never become children of the executor, where they would look
-    like orphans of the shell's command.
+    The supervisor lives as long as any orphan. So orphans never become children of the executor, which would mistake
+    them for orphans of the shell's command.
     """
 
     notice = ""
@@ -404,7 +406,7 @@ class ExecRequest(ChildRequest):
         self.capture = Capture(self.send, limit, self.executor.spill_path(self.number))
 
     def end_with(self, text: str) -> bool:
-        """End the program because of an exceeded limit. Returns False if the program is not running."""
+        """End the program because a limit was exceeded. Return False if the program is not running."""
         if not self.pid or self.reason:
             return False
         self.notice = text
@@ -433,7 +435,7 @@ class ExecRequest(ChildRequest):
         super().ended(status)
 
     def become_program(self) -> None:
-        """Switch user and directory, then become the program. A failure before that is reported as an error."""
+        """Switch user and directory, then execute the program. Report an error if switching fails."""
         try:
             os.setsid()
             if self.params["user"] is not None:
@@ -461,7 +463,7 @@ class ExecRequest(ChildRequest):
 
 
 class FileRequest(ChildRequest):
-    """A file operation in a child, which can be killed even if the file system hangs."""
+    """A file operation in a child. The child can be killed even if the file system hangs."""
 
     def prepare(self) -> None:
         self.operation = find_operation(self.params["op"])

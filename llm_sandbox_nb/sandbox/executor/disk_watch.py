@@ -1,13 +1,13 @@
-"""Limits on the total size and number of files of a sandbox without a quota.
+"""Limits on the total size and on the number of files of a sandbox without a quota.
 
-Counting files is slow, so there are two steps:
+To count files is slow, so there are two steps:
 
-- `tick` reads the usage of the filesystems, several times a second. Other programs of the machine use them too, so this
-  only shows that the sandbox may have exceeded a limit. Other programs that delete files can even hide growth. So a
-  count is also due after any change of the usage, and after some time: 1.5 s near a limit, 30 s far from it. While no
-  process of the sandbox runs, no count starts.
-- `count` makes a child count the sandbox's files: files younger than the sandbox, and deleted files that are still
-  open.
+- `tick` reads the usage of the filesystems, several times a second. Other programs of the machine use the filesystems
+  too, so this only shows that the sandbox may have exceeded a limit. Other programs that delete files can even hide
+  growth. So every change of the usage is taken for growth, and a count is also due after some time: after 1.5 s near a
+  limit, and after 30 s far from it. While no process of the sandbox runs, no count starts.
+- `count` makes a child count the sandbox's files: files that are younger than the sandbox, and deleted files that are
+  still open.
 
 The result of each count decides (`apply_count`):
 
@@ -16,9 +16,9 @@ The result of each count decides (`apply_count`):
     settling    above the first bound       count + 1/16 limit     as before
     exceeded    above the limits, settling  count + 1/16 limit     count + limit
 
-`settling`: commands were just ended. Only the next count, which has no ceiling, shows how much they have written.
-`exceeded`: further commands may remove files. If they write instead, they are ended again (`settling`). If the files
-grow by another full limit, the sandbox ends.
+In the state `settling`, commands were just ended. Only the next count, which has no ceiling, shows how much they have
+written. In the state `exceeded`, further commands may remove files. If they write instead, they are ended again
+(`settling`). If the files grow by another full limit, the sandbox ends.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ if TYPE_CHECKING:
         used: DiskUsage
         """Usage of the filesystems by all programs of the machine."""
         movement: DiskUsage
-        """Sum of all increases and decreases of `used` until then."""
+        """Sum of all earlier increases and decreases of `used`."""
         cpu_seconds: float
         """Processor time of the sandbox's living processes."""
         threads: frozenset[tuple[str, bytes]]
-        """Threads of these processes, with their run times; unchanged while no thread runs."""
+        """Threads of these processes, with their run times. The set stays equal while no thread runs."""
 
     class Count(NamedTuple):
         """Result of the last count."""
@@ -69,13 +69,13 @@ if TYPE_CHECKING:
         usage: DiskUsage
         """Usage by the sandbox's files."""
         start: Observation
-        """State when the count began."""
+        """Observation at the start of the count."""
         ended_at: float
-        """Monotonic time when the count ended."""
+        """Monotonic time at which the count ended."""
         children_seconds: float
-        """Processor time of ended children when the count ended."""
+        """Processor time, at the end of the count, of children that had ended."""
         cost: float
-        """Processor time of the count."""
+        """Processor time that the count took."""
 else:  # `typing` is slow to import
     _DiskUsage = named_tuple("_DiskUsage", "size files")
     Observation = named_tuple("Observation", "used movement cpu_seconds threads")
@@ -83,7 +83,7 @@ else:  # `typing` is slow to import
 
 
 class DiskUsage(_DiskUsage):
-    """Bytes and number of files; as a limit, 0 stands for unlimited."""
+    """Bytes and number of files. In a limit, 0 means unlimited."""
 
     __slots__ = ()
 
@@ -99,19 +99,19 @@ class DiskUsage(_DiskUsage):
 
 NONE = DiskUsage(0, 0)
 ACTIVE_TICK_SECONDS, IDLE_TICK_SECONDS = 0.2, 1.0
-"""Seconds between two ticks, with and without a request."""
+"""Seconds between two ticks while a request is served, and while none is served."""
 CPU_SHARE, COMMANDS_CPU_SHARE = 1 / 20, 1 / 4
-"""Limits on the processor time of counts: a share of the elapsed time, plus a share of the commands' processor time."""
+"""Shares that limit the processor time of counts: of the elapsed time, plus of the commands' processor time."""
 MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = 1.5, 30.0
-"""Seconds until a count is due while the usage of the filesystems stays equal: near a limit, and far from it."""
+"""Seconds until a count is due while the usage of the filesystems stays equal, near a limit and far from all limits."""
 MAX_HIDDEN_GROWTH = DiskUsage(100_000_000, 5_000)
-"""Growth per second, in bytes and files, that other programs may hide by deleting files."""
+"""Assumed maximum of the growth per second, in bytes and files, that other programs hide when they delete files."""
 GRACE_DIVISOR = 16
-"""Divisor of a limit: in `exceeded`, commands that add more than this part of the limit are ended again."""
+"""Divisor of a limit. In the state `exceeded`, commands that add more than this share of the limit are ended again."""
 CEILING_FACTOR = 4
-"""Multiple of a limit at which the first count may stop, because the commands are ended anyway."""
-MAX_PATH_BYTES = 3000  # below PATH_MAX; deeper folders are opened relative to an open one
-MAX_DEEP_FOLDERS = 256  # each holds a descriptor open
+"""Multiple of a limit at which the first count may stop, because the commands are then ended anyway."""
+MAX_PATH_BYTES = 3000  # below PATH_MAX; deeper folders are opened relative to an open folder
+MAX_DEEP_FOLDERS = 256  # each keeps a descriptor open
 BLOCK_BYTES = 512  # unit of st_blocks
 
 
@@ -123,20 +123,20 @@ class DiskWatch:
         self.shell = shell
         self.epoch = epoch
         self.places: list[bytes] = []
-        """A path on each filesystem."""
+        """One path on each filesystem."""
         self.limits = NONE
         self.end_commands_above = NONE
         self.end_sandbox_above = NONE
         self.settling = False
         self.used = NONE
         self.movement = NONE
-        """Usage and movement at the last tick, see `Observation`."""
+        """Usage and movement at the last tick. `Observation` describes both."""
         self.last = Count(NONE, Observation(NONE, NONE, 0.0, frozenset()), 0.0, 0.0, 0.0)
         self.next_observation = 0.0
-        """Earliest monotonic time of the next observation of the processes."""
+        """Earliest monotonic time at which the processes are observed again."""
         self.counting = False
         self.failed_counts = 0
-        """Number of failed counts in a row: the child was killed, or could not be forked."""
+        """Number of counts that have failed in a row, because the child was killed or could not be forked."""
 
     def watch(self, limits: DiskUsage) -> None:
         """Start the watch, or change its limits."""
@@ -175,7 +175,7 @@ class DiskWatch:
             self.count(Observation(used, self.movement, cpu_seconds, threads))
 
     def max_interval(self) -> float:
-        """Return the seconds until a count is due while the usage stays equal: the time to reach a limit."""
+        """Return the seconds until a count is due while the usage stays equal. No limit can be exceeded earlier."""
         left, counted = self.end_commands_above, self.last.usage
         seconds = []
         if left.size:
@@ -187,9 +187,9 @@ class DiskWatch:
     def count(self, now: Observation) -> None:
         """Count in a child, or in this process if commands have killed two children in a row.
 
-        If hundreds of processes fork, the executor's own fork is slow: this process counts, if the filesystems have
-        grown by more than the sandbox may. If the fork fails twice in a row, because no more processes are allowed,
-        all growth of the filesystems is attributed to the sandbox.
+        If hundreds of processes fork, the executor's own fork would be slow. Then this process counts, but only if the
+        filesystems have grown by more than the sandbox may. If the fork fails twice in a row, because no further
+        processes are allowed, all growth of the filesystems is attributed to the sandbox.
         """
         crowd = Crowd.is_here()
         if crowd and not self.upper_bound().exceeds(self.end_commands_above):
@@ -220,7 +220,7 @@ class DiskWatch:
 
     @property
     def ceiling(self) -> DiskUsage:
-        """Return the usage at which a count may stop, because more usage would not change the result."""
+        """The usage at which a count may stop, because more usage would not change the decision."""
         if self.settling:
             return NONE
         if any(self.end_sandbox_above):
@@ -249,7 +249,7 @@ class DiskWatch:
         self.apply_count(DiskUsage(size, files), start, cost)
 
     def apply_count(self, usage: DiskUsage, start: Observation, cost: float = 0.0) -> None:
-        """Enter the next state, as in the module's table; end the commands, or the sandbox, above a bound."""
+        """Enter the next state in the table of this module. Above a bound, end the commands or the sandbox."""
         self.failed_counts = 0
         self.last = Count(usage, start, time.monotonic(), ended_children_seconds(), cost)
         settled, self.settling = self.settling, False
@@ -263,14 +263,14 @@ class DiskWatch:
                 sys.stderr.write("its files kept growing beyond its limit\n")
                 sys.stderr.flush()
                 self.executor.leave()
-            # The next count, of the whole usage, then starts at once.
+            # Without this cost, the next count, which counts the whole usage, starts at once.
             self.last = self.last._replace(cost=0.0)
             self.end_commands_above = self.bound_above(usage, GRACE_DIVISOR)
             self.settling = True
             self.end_commands(self.notice(usage))
 
     def bound_above(self, usage: DiskUsage, divisor: int) -> DiskUsage:
-        """Return the usage, but at least the limits, plus the limits divided by `divisor`."""
+        """Return a bound: the usage (or the limits if they are larger) plus the limits divided by `divisor`."""
         size, files = self.limits
         return DiskUsage(
             size and max(size, usage.size) + size // divisor,
@@ -278,7 +278,7 @@ class DiskWatch:
         )
 
     def notice(self, usage: DiskUsage) -> str:
-        """Return the sentence for the user and the model."""
+        """Return the notice for the user and the model."""
         size, files = self.limits
         if usage.exceeds(DiskUsage(size, 0)):
             used, limit = "%.1f MB" % (usage.size / 2**20), "%.1f MB" % (size / 2**20)
@@ -290,7 +290,7 @@ class DiskWatch:
         )
 
     def end_commands(self, text: str) -> None:
-        """End all processes of commands. `text` is the notice of the running command, else of the next one."""
+        """End all processes of commands. The running command gets the notice `text`, or the next one if none runs."""
         reported = False
         for request in list(self.executor.requests.values()):
             if isinstance(request, (ShellCommand, ExecRequest, TerminalRequest)) and not request.done:
@@ -302,7 +302,7 @@ class DiskWatch:
 
 
 def filesystems(folder: str) -> Iterator[tuple[bytes, bool]]:
-    """Yield a path on each writable filesystem, and True if it is in memory and used by the sandbox alone."""
+    """Yield a path on each writable filesystem, and True for a filesystem in memory that only the sandbox uses."""
     if folder:
         yield os.fsencode(folder), False
         return
@@ -314,7 +314,7 @@ def filesystems(folder: str) -> Iterator[tuple[bytes, bool]]:
 
 
 def filesystem_usage(places: list[bytes]) -> DiskUsage:
-    """Return the usage of the filesystems at these paths by all programs of the machine."""
+    """Return how much all programs of the machine use of the filesystems at these paths."""
     used = NONE
     for path in places:
         found = os.statvfs(path)
@@ -338,14 +338,14 @@ def process_activity() -> tuple[float, frozenset[tuple[str, bytes]]]:
         folder = "/proc/%d/task" % pid
         for thread in names_in(folder):
             run_time = read_proc("%s/%s/schedstat" % (folder, thread))
-            if run_time in (b"", b"0 0 0\n"):  # this kernel does not report: assume that the thread has run
+            if run_time in (b"", b"0 0 0\n"):  # if the kernel reports no time, assume that the thread has run
                 run_time = b"%f" % time.monotonic()
             times.add((thread, run_time))
     return ticks / os.sysconf("SC_CLK_TCK"), frozenset(times)
 
 
 def describe_disk(limits: DiskUsage, folder: str) -> dict[str, Any]:
-    """Return the limits, and the total size of the filesystems; with a quota, or in memory, this size is the limit."""
+    """Return the limits, and the total size of the filesystems, which is the limit with a quota or in memory."""
     totals: dict[bool, dict[int, int]] = {True: {}, False: {}}
     for path, in_memory in filesystems(folder):
         try:
@@ -361,13 +361,14 @@ def describe_disk(limits: DiskUsage, folder: str) -> dict[str, Any]:
 
 
 def count_own_files(folder: str, epoch: Epoch, ceiling: DiskUsage, executor_pid: int) -> DiskUsage:
-    """Return the usage by the sandbox's files; the count may stop at the ceiling.
+    """Return the usage by the sandbox's files. The count may stop at the ceiling.
 
     Args:
-        folder: folder whose files of any age are counted; if empty, count all younger files that commands can write.
-        epoch: when the sandbox began.
-        ceiling: stop above this usage.
-        executor_pid: the sandbox's processes are its descendants.
+        folder: folder of which all files are counted. If it is empty, count files that commands can write and that are
+            younger than the sandbox.
+        epoch: start time of the sandbox.
+        ceiling: usage above which the count stops.
+        executor_pid: pid of the executor. Its descendants are the sandbox's processes.
     """
     counter = FileCounter(0 if folder else epoch.start - epoch.back, ceiling)
     mounts = {mount.path: mount for mount in writable_mounts()[0]} if not folder else {}
@@ -383,7 +384,7 @@ def count_own_files(folder: str, epoch: Epoch, ceiling: DiskUsage, executor_pid:
 
 
 class FileCounter:
-    """Sum of the sandbox's files: files whose ctime is at least `since` (nanoseconds)."""
+    """Counter of the sandbox's files, which are the files whose ctime in nanoseconds is at least `since`."""
 
     def __init__(self, since: int, ceiling: DiskUsage) -> None:
         self.since = since
@@ -418,9 +419,9 @@ class FileCounter:
         self.files += 1
 
     def walk(self, top: bytes, skip: set[bytes], folders_since: int) -> None:
-        """Add everything below `top`, except in folders with a ctime before `folders_since`, where nothing is new.
+        """Add everything below `top`, except in folders with a ctime before `folders_since`, in which nothing is new.
 
-        An entry of the stack is an open folder, a path relative to that folder, and the whole path, which may be cut.
+        An entry of the stack has an open folder, a path relative to this folder, and the whole path, which may be cut.
         """
         todo = [(os.open("/", os.O_PATH | os.O_CLOEXEC), top, top)]
         while todo and not self.usage.exceeds(self.ceiling):
@@ -453,7 +454,7 @@ class FileCounter:
                 os.close(fd)
 
     def add_deleted_files(self, pids: set[int]) -> None:
-        """Add files without a name that these processes hold open: each thread may have descriptors of its own."""
+        """Add files without a name that these processes hold open. Each thread may have its own descriptors."""
         for pid in pids:
             for thread in names_in("/proc/%d/task" % pid):
                 folder = "/proc/%d/task/%s/fd" % (pid, thread)
@@ -461,7 +462,7 @@ class FileCounter:
                     self.add_deleted_file("%s/%s" % (folder, number))
 
     def add_deleted_file(self, link: str) -> None:
-        """Add the file that a link of /proc leads to, if it has no name."""
+        """Add the file to which a link of /proc leads, if the file has no name."""
         try:
             info = os.stat(link)
             inode = (info.st_dev, info.st_ino)
@@ -476,7 +477,7 @@ class FileCounter:
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the names in a folder of /proc; empty if its process or thread has ended."""
+    """Return the names in a folder of /proc. Empty if the folder's process or thread has ended."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -484,10 +485,10 @@ def names_in(folder: str) -> list[str]:
 
 
 def open_folder(base: int, name: bytes) -> tuple[int, int | None]:
-    """Open a folder for reading, even if its mode forbids that.
+    """Open a folder for reading, even if its mode forbids reading.
 
     Returns:
-        The descriptor, and the mode to restore afterwards if it was changed.
+        The descriptor, and the mode that must be restored afterwards. The mode is None if it was not changed.
 
     Raises:
         OSError: if the folder is gone, or belongs to another user.

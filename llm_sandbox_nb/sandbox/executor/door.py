@@ -1,10 +1,10 @@
-"""The only way out of a sandbox with a list of allowed hosts: a loopback listener whose connections the host forwards.
+"""The door, which is the only way out of a sandbox with an allow-list: a listening socket on the loopback interface.
 
-Each request `connection` of the host gets one connection. The body of the request consists of records, see
-`stream_request`, with one more kind, `d`: the number of bytes that follow for the program inside. STDOUT frames hold
-bytes from the program; STDERR frames hold `begun` (a program has connected) and `ended` (the program sends no more). A
-connection without a waiting request is closed after a few seconds. If possible, the host accepts connections itself:
-see `HandOutRequest`.
+The host forwards its connections. Each request `connection` of the host gets one connection. The body of the request
+consists of records as in `stream_request`. A further kind of record, `d`, has the number of bytes that follow for the
+program inside. STDOUT frames have bytes from the program. STDERR frames have `begun` when a program has connected, and
+`ended` when the program will send no further bytes. A connection that gets no request is closed after a few seconds.
+If possible, the host accepts connections itself; see `HandOutRequest`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from .event_loop import EventLoop, Timer
 
 BEGUN, ENDED = b"begun", b"ended"
-BACKLOG = 1024  # programs that connect at once
+BACKLOG = 1024  # programs that connect at the same time
 WAIT_SECONDS, BUSY_WAIT_SECONDS = 2.0, 30.0
-"""Seconds that a connection waits for a request of the host: if no other request is served, and if some are."""
+"""Seconds that a connection waits for a request of the host. The second number holds while connections are served."""
 
 
 class DoorListener:
-    """The listener, and the requests that wait for a connection."""
+    """The listening socket, and the requests that wait for a connection."""
 
     def __init__(self, executor: EventLoop) -> None:
         self.executor = executor
@@ -42,7 +42,7 @@ class DoorListener:
         self.timer: Timer | None = None
 
     def open(self, port: int) -> bool:
-        """Listen on the port, unless already listening. Returns False if the port cannot be opened."""
+        """Listen on the port, unless a socket listens already. Return False if the port cannot be opened."""
         if self.listener is None:
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:
@@ -59,7 +59,7 @@ class DoorListener:
         return True
 
     def hand_out(self) -> None:
-        """Send the listener to the host, which accepts connections itself from then on. Raises OSError."""
+        """Send the listening socket to the host, which then accepts connections itself. Raises OSError."""
         if self.listener is None:
             raise OSError(errno.EBADF, "the door is not open")
         with_host = socket.socket(fileno=HANDED)
@@ -68,7 +68,7 @@ class DoorListener:
             with_host.sendmsg([b"d"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
         finally:
             with_host.detach()
-        # Not open here any more, so that connections are refused at once when the host is gone.
+        # Closed in this process, so that connections are refused at once when the host is gone.
         self.executor.unwatch(self.listener.fileno())
         self.listener.close()
         self.listener = None
@@ -77,7 +77,7 @@ class DoorListener:
         """Queue a request for a connection."""
         self.waiting.append(request)
         if self.port:
-            self.open(self.port)  # it is closed if an earlier host has accepted connections itself
+            self.open(self.port)  # the socket is closed if an earlier host has accepted connections itself
         if self.listener is not None:
             self.executor.watch(self.listener.fileno(), IN, lambda _: self.knocked())
 
@@ -120,7 +120,7 @@ class DoorListener:
 
 
 class HandOutRequest(Request):
-    """A request of the host for the listener itself, so that no bytes pass through the executor."""
+    """A request of the host for the listening socket itself, so that no bytes pass through the executor."""
 
     door: DoorListener
 
@@ -134,7 +134,7 @@ class HandOutRequest(Request):
 
 
 class ConnectionRequest(StreamRequest):
-    """A connection of a program inside, forwarded to the host."""
+    """A connection of a program inside, which is forwarded to the host."""
 
     door: DoorListener
 
@@ -145,7 +145,7 @@ class ConnectionRequest(StreamRequest):
         self.door.ask(self)
 
     def begun(self, connection: socket.socket) -> None:
-        """Forward a new connection, with one descriptor for reading and one for writing."""
+        """Forward a new connection. Use one descriptor for reading, and one for writing."""
         self.socket = connection
         self.door.served += 1
         connection.setblocking(False)
@@ -169,7 +169,7 @@ class ConnectionRequest(StreamRequest):
         self.finish()
 
     def drained(self) -> None:
-        """Shut down the direction to the program after the host's last byte; end once both directions are over."""
+        """Shut down the direction to the program after the host's last byte. End if both directions are closed."""
         if self.body_over and self.socket is not None:
             try:
                 self.socket.shutdown(socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""Entries of the filesystem: their records in memory, and how to open, change and delete them."""
+"""Entries of the filesystem: their records in memory, and functions that open, change and delete them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     Signature = tuple[int, ...]
-    """Mode, owner, group, size, mtime, ctime, inode, device."""
+    """Tuple of mode, owner, group, size, mtime, ctime, inode and device."""
     Record = tuple[Signature, int, Any, Any, Any]
-    """Signature, base, detail, link, xattrs."""
+    """Tuple of signature, base, detail, link and xattrs. README.md describes these fields."""
     Memory = dict[bytes, Record]
 
 CTIME_INDEX = 5  # in a `Signature`
@@ -30,7 +30,7 @@ OPEN_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def signature(info: os.stat_result) -> Signature:
-    """Return values of which at least one differs after a change of the entry. The size of a folder is ignored."""
+    """Return values of which at least one differs after the entry has changed. The size of a folder is ignored."""
     return (
         info.st_mode, info.st_uid, info.st_gid, info.st_size if stat.S_ISREG(info.st_mode) else 0,
         info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_dev,
@@ -38,7 +38,7 @@ def signature(info: os.stat_result) -> Signature:
 
 
 def row_of(path: bytes, record: Record) -> list[Any]:
-    """Return the entry as reported to the host."""
+    """Return the entry in the form that is reported to the host."""
     (mode, uid, gid, size, mtime, *_), base, detail, link, xattrs = record
     kind = KINDS[stat.S_IFMT(mode)]
     return [bytes_to_text(path), kind, base, stat.S_IMODE(mode), uid, gid, mtime, size, detail, link, xattrs]
@@ -50,7 +50,7 @@ def same_row(first: Record, second: Record) -> bool:
 
 
 def xattrs_of(path: bytes) -> dict[str, str] | None:
-    """Return extended attributes, including access lists, in base64; None if there are none."""
+    """Return extended attributes, including access lists, in base64. Return None if there are none."""
     try:
         names = os.listxattr(path, follow_symlinks=False)
         if not names:
@@ -111,7 +111,7 @@ def apply_metadata(target: Any, row: list[Any], info: os.stat_result, folder: in
 
 
 def set_xattrs(target: Any, wanted: dict[str, str] | None) -> None:
-    """Set exactly these extended attributes, if the filesystem supports any."""
+    """Set exactly these extended attributes, if the filesystem supports extended attributes."""
     try:
         there = os.listxattr(target)
     except OSError:
@@ -127,7 +127,7 @@ def set_xattrs(target: Any, wanted: dict[str, str] | None) -> None:
 
 
 def punch(fd: int, offset: int, size: int) -> None:
-    """Make a hole in a file; write zeros if the filesystem does not support holes."""
+    """Make a hole in a file. Write zeros if the filesystem does not support holes."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -144,7 +144,7 @@ def punch(fd: int, offset: int, size: int) -> None:
 
 
 def status_of(folder: int, name: bytes) -> os.stat_result | None:
-    """Return the status of an entry, without following a link; None if there is no entry."""
+    """Return the status of an entry, without following a link. Return None if there is no entry."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -152,7 +152,7 @@ def status_of(folder: int, name: bytes) -> os.stat_result | None:
 
 
 def remove(folder: int, name: bytes) -> None:
-    """Delete a path and everything below, however deep, never through a link. A missing entry is not an error."""
+    """Delete an entry and all its content, at any depth, but never through a link. Ignore a missing entry."""
     try:
         os.unlink(name, dir_fd=folder)
         return
@@ -189,7 +189,7 @@ def step_into(folder: int | None, name: bytes) -> None:
 
 
 def empty_here() -> None:
-    """Empty the working directory. Single names and `..` work at any depth."""
+    """Empty the working directory. Use only single names and `..`, because long paths would fail at a great depth."""
     names: list[bytes] = []
     todo = [unlink_files()]
     while todo:

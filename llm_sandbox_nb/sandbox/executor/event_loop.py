@@ -1,4 +1,4 @@
-"""The event loop: descriptors and timers."""
+"""The event loop, which waits for descriptors and timers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
-LATE_SECONDS = 0.1  # a delay of the executor that others notice
+LATE_SECONDS = 0.1  # a delay at which timers are considered late
 
 
 class Timer:
-    """An action for later, unless cancelled."""
+    """An action that is called later unless `cancel` was called."""
 
     def __init__(self, when: float, action: Callable[[], None]) -> None:
         self.when = when
@@ -27,7 +27,7 @@ class Timer:
 
 
 class EventLoop:
-    """Descriptors and timers, each with a callback."""
+    """Loop over descriptors and timers, which calls the function of each."""
 
     def __init__(self) -> None:
         self.poll = select.epoll()
@@ -45,13 +45,13 @@ class EventLoop:
         self.handlers[fd] = handler
 
     def unwatch(self, fd: int) -> None:
-        """Stop watching `fd`; does nothing if it is not watched."""
+        """Stop watching `fd`. Do nothing for a descriptor that is not watched."""
         self.outputs.discard(fd)
         if self.handlers.pop(fd, None):
             self.poll.unregister(fd)
 
     def watch_output(self, fd: int, handler: Callable[[], None]) -> None:
-        """Watch output of commands; paused while the host does not read."""
+        """Watch output of commands. The watch is paused while the host does not read."""
         self.outputs.add(fd)
         self.watch(fd, 0 if self.paused else IN, lambda _: handler())
 
@@ -68,9 +68,10 @@ class EventLoop:
         return timer
 
     def run_timers(self) -> float:
-        """Call all due actions. Returns the seconds until the next.
+        """Call all due actions. Return the seconds until the next action is due.
 
-        If they are late because of a crowd, it is stopped meanwhile: a single action could take many seconds.
+        If the actions are late because of a crowd of processes, stop the crowd meanwhile. Otherwise a single action
+        could take many seconds.
         """
         now = time.monotonic()
         due = [timer for timer in self.timers if timer.when <= now]

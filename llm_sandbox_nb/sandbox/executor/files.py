@@ -1,4 +1,4 @@
-"""Single files: read, write, list. Only regular files are opened, so nothing can block or touch a device."""
+"""Operations that read, write and list files. They open only regular files, so they never block or touch a device."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def open_regular(path: bytes) -> int:
     Raises:
         IsADirectoryError: if the path is a directory.
         PermissionError: if the path is a device, FIFO or socket, or access is denied.
-        FileNotFoundError, OSError: as from `open`.
+        FileNotFoundError, OSError: as for `open`.
     """
     check_regular(path, os.stat(path))
     fd = os.open(path, OPEN_READ)
@@ -51,7 +51,7 @@ def check_regular(path: bytes, info: os.stat_result) -> None:
 
 
 def read(params: dict[str, Any]) -> dict[str, Any]:
-    """Write the content of a regular file to fd 1; refuse a file of more than `limit` bytes."""
+    """Write the content of a regular file to fd 1. Refuse a file that has more than `limit` bytes."""
     path = text_to_bytes(params["path"])
     limit = params["limit"]
     fd = open_regular(path)
@@ -79,15 +79,15 @@ def body_into(fd: int) -> None:
 
 
 def body_complete(params: dict[str, Any], fd: int) -> bool:
-    """Return True if the whole body has arrived. A host that died must not leave half a file."""
+    """Return True if the whole body has arrived. A host that dies must not leave an incomplete file."""
     return bool(os.lseek(fd, 0, os.SEEK_END) == params["size"])
 
 
 def write(params: dict[str, Any]) -> dict[str, Any]:
     """Write the body into a file, completely or not at all.
 
-    A new file in the same folder, with the old mode and owner, is renamed to the target. A file is overwritten in place
-    if it has other names (hard links), a mount is on it, or the folder does not allow new files.
+    Write a new file with the old mode and owner in the same folder, and rename it to the target. But overwrite the
+    target in place if it has other names (hard links), if it is a mount, or if the folder does not allow new files.
     """
     path = text_to_bytes(params["path"])
     if path.endswith(b"/"):
@@ -111,7 +111,7 @@ def write(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_replaceable(target: bytes, old: os.stat_result) -> None:
-    """Raise the error of opening the target for writing, or an error for a special file."""
+    """Raise OSError if the target is no regular file, or cannot be written."""
     if stat.S_ISDIR(old.st_mode):
         raise fail(errno.EISDIR, target)
     if not stat.S_ISREG(old.st_mode):
@@ -121,7 +121,7 @@ def check_replaceable(target: bytes, old: os.stat_result) -> None:
 
 
 def write_beside(params: dict[str, Any], target: bytes, old: os.stat_result | None) -> bool:
-    """Write a new file and rename it over the target. Returns False, with the body unread, if that is impossible."""
+    """Write a new file and rename it over the target. If that is impossible, return False and leave the body unread."""
     folder = os.path.dirname(target)
     beside = os.path.join(folder, b".llm-sandbox-%d-%x" % (os.getpid(), time.time_ns()))
     if old is not None and old.st_uid != os.geteuid() and os.geteuid() != 0:
@@ -147,7 +147,7 @@ def write_beside(params: dict[str, Any], target: bytes, old: os.stat_result | No
 
 
 def move(beside: bytes, target: bytes, fd: int, exclusive: bool) -> None:
-    """Give the new file its name."""
+    """Rename the new file to the target. With `exclusive`, fail if the target exists."""
     if exclusive:
         os.link(beside, target)
         os.unlink(beside)
@@ -163,7 +163,7 @@ def move(beside: bytes, target: bytes, fd: int, exclusive: bool) -> None:
 
 
 def copy_over(source: int, target: bytes) -> None:
-    """Copy the content of an open file into an existing one."""
+    """Copy the content of an open file into an existing file."""
     reader = os.open(b"/proc/self/fd/%d" % source, OPEN_READ)
     out = os.open(target, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     while True:
@@ -174,7 +174,7 @@ def copy_over(source: int, target: bytes) -> None:
 
 
 def write_in_place(params: dict[str, Any], target: bytes) -> None:
-    """Overwrite an existing file, once the whole body is in memory."""
+    """Overwrite an existing file after the whole body is in memory."""
     held = os.memfd_create("body", os.MFD_CLOEXEC)
     body_into(held)
     if not body_complete(params, held):
@@ -211,7 +211,7 @@ def list_files(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def walk(path: bytes, depth: int) -> Iterator[bytes]:
-    """Yield paths below a directory, sorted within each folder; unreadable folders are listed but not entered."""
+    """Yield the paths below a directory, sorted within each folder. Do not enter folders that cannot be read."""
     try:
         with os.scandir(path) as found:
             entries = sorted(found, key=lambda entry: entry.name)

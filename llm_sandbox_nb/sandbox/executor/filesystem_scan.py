@@ -1,4 +1,4 @@
-"""A scan of the files: the differences from the previous scan, with the content of new files."""
+"""A scan of the files, which finds the differences from the previous scan and the content of new files."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from .folder_watches import FolderWatches
     from .mounts import Epoch, Mount
 
-# Default limits of the child's memory and the time of a scan; the host may send others.
+# Default limits on the child's memory and on the time of a scan. The host may send other limits.
 MAX_ENTRIES = 150_000
 MAX_FILE_BYTES = 2 * 1024**3
 MAX_CONTENT_BYTES = 4 * 1024**3
 MAX_SCAN_SECONDS = 120.0
 MAX_PATH_BYTES = 4095  # the kernel accepts no longer path
-MAX_READ_TRIES = 3  # of a file that changes while it is read
+MAX_READ_TRIES = 3  # for a file that changes while it is read
 CHECKPOINT_FULL = "Left out, as the checkpoint is full"
 NOATIME = getattr(os, "O_NOATIME", 0)
 
 
 class StopScanError(Exception):
-    """The scan has reached the limit that the message names."""
+    """End of a scan at a limit. The message names the limit."""
 
 
 class ScanLimits:
@@ -50,7 +50,7 @@ class ScanLimits:
 
 
 class KnownDigests:
-    """Counts of the digests in a memory, made when first needed and updated with the memory."""
+    """Counts of the digests in a memory. They are made when first needed, and updated together with the memory."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -65,13 +65,13 @@ class KnownDigests:
         return self.counts.get(digest, 0) > 0
 
     def count(self, record: Record | None, number: int) -> None:
-        """Add `number` for each digest of an entry that is not part of the image."""
+        """Add `number` to the count of each digest of an entry, unless the entry is as in the image."""
         if record and record[2] and not record[1] and stat.S_ISREG(record[0][0]):
             for _, _, digest in record[2]:
                 self.counts[digest] = self.counts.get(digest, 0) + number
 
     def replace(self, memory: Memory, changed: dict[bytes, Record | None]) -> None:
-        """Update the counts for the next state of the memory, which differs in these paths."""
+        """Update the counts for the next memory, which differs from the present one at the paths in `changed`."""
         if self.counted:
             for path, record in changed.items():
                 self.count(self.memory.get(path), -1)
@@ -80,12 +80,12 @@ class KnownDigests:
 
 
 class FilesystemScan:
-    """The differences from the previous scan, found by a walk over all files (`scan`) or at some paths (`rescan`).
+    """The differences from the previous scan. `scan` walks over all files; `rescan` examines only some paths.
 
     Args:
         writer: writer of the differences.
-        old: files of the previous scan, which are its `new`.
-        content: False for metadata only.
+        old: all entries of the previous scan.
+        content: False to read only metadata.
         known: digests in `old`.
     """
 
@@ -101,16 +101,16 @@ class FilesystemScan:
         self.writer = writer
         self.old = old
         self.new: Memory = {}
-        """All entries after a walk; after a rescan, the examined entries."""
+        """All entries after a walk, but only the examined entries after a rescan."""
         self.changed: dict[bytes, Record | None] = {}
-        """The entries that differ from `old`; None for a deleted entry."""
+        """Entries that differ from `old`, by path. None stands for a deleted entry."""
         self.limits = limits
         self.content = content
         self.digests = known or KnownDigests(old)
         self.watches: FolderWatches | None = None
         self.walking = True
         self.always: set[bytes] = set()
-        """Paths that may change without a report by the watch of their folder."""
+        """Paths that may change although the watch of their folder reports nothing."""
         self.reader = ContentReader(
             writer.chunk if content else None, self.is_known, limits.file, limits.bytes
         )
@@ -124,7 +124,7 @@ class FilesystemScan:
         self.stopped = ""
 
     def is_known(self, digest: str) -> bool:
-        """Return True if the host has this content from an earlier file, not as part of the image."""
+        """Return True if the host has this content from a file of the previous scan that was not as in the image."""
         return digest in self.digests
 
     # -------------------------------------------------------------------------------------------- walking
@@ -142,10 +142,10 @@ class FilesystemScan:
         self.finish()
 
     def rescan(self, paths: set[bytes], mounts: list[Mount], skipped: set[bytes], epoch: Epoch) -> None:
-        """Examine only these paths, and the mounts themselves; everything else is as in the previous scan.
+        """Examine only these paths, and the mounts themselves. All other entries are as in the previous scan.
 
         Raises:
-            WalkNeeded: before anything was reported, if other paths may differ too.
+            WalkNeeded: if other paths may differ too. Nothing was reported.
         """
         epoch.check_clock()
         self.since, self.walking = epoch.start - epoch.back, False
@@ -174,7 +174,7 @@ class FilesystemScan:
         return folder is not None and stat.S_ISDIR(folder[0][0]) and not folder[1]
 
     def status(self, path: bytes) -> os.stat_result | None:
-        """Return the status of a path that may have changed; None if a scan would not report an entry there.
+        """Return the status of a path that may have changed. None if a scan would not report an entry at this path.
 
         Raises:
             WalkNeeded: if other paths may have changed together with this path.
@@ -199,7 +199,7 @@ class FilesystemScan:
         return info
 
     def walk(self, path: bytes, info: os.stat_result, skip: set[bytes], since: tuple[int, int]) -> None:
-        """Note an entry and everything below, breadth first, so that limits leave out the deepest entries."""
+        """Note an entry and all entries below, breadth first, so that limits leave out the deepest entries."""
         todo = deque([(path, info)])
         while todo:
             path, info = todo.popleft()
@@ -213,7 +213,7 @@ class FilesystemScan:
                 self.unlisted.add(path)
 
     def children(self, path: bytes, info: os.stat_result, waiting: int) -> list[tuple[bytes, os.stat_result]]:
-        """Return the content of a folder in the order of the directory; empty above the limit."""
+        """Return the entries of a folder in the order of the directory. Empty if there are more than the limit."""
         room = self.limits.entries - len(self.new) - waiting
         self.open_up(path, info)
         if self.watches:
@@ -242,7 +242,7 @@ class FilesystemScan:
         return children
 
     def too_many(self) -> str:
-        """Return the reason for entries above the limit."""
+        """Return the reason why entries above the limit are left out."""
         return "Left out, as there are more than %d files" % self.limits.entries
 
     def open_up(self, path: bytes, info: os.stat_result) -> None:
@@ -269,7 +269,7 @@ class FilesystemScan:
     # ------------------------------------------------------------------------------------------- an entry
 
     def entry(self, path: bytes, info: os.stat_result, since: tuple[int, int]) -> bool:
-        """Note an entry. Returns True if the content of the folder needs a scan. `since`: see `Epoch.since`."""
+        """Note an entry. Return True for a folder whose content must be scanned. `Epoch.since` describes `since`."""
         if time.monotonic() > self.limits.deadline:
             raise StopScanError("Left out, as the scan took too long")
         if self.walking and len(self.new) >= self.limits.entries:
@@ -298,7 +298,7 @@ class FilesystemScan:
         return kind == stat.S_IFDIR
 
     def remembered(self, path: bytes, info: os.stat_result) -> Record | None:
-        """Return the record of the previous scan, if still valid."""
+        """Return the record of the previous scan, or None if this record is no longer valid."""
         sign = signature(info)
         record = self.old.get(path)
         if record is None and self.walking and info.st_size and stat.S_ISREG(info.st_mode):
@@ -348,7 +348,7 @@ class FilesystemScan:
         return detail, info, not stable or path in self.mapped or info.st_ctime_ns > started - CLOCK_MARGIN_NS
 
     def note(self, path: bytes, record: Record) -> None:
-        """Remember an entry, and report new ones."""
+        """Remember an entry. Report a new or changed entry."""
         was = self.old.get(path)
         if was is not None and (was is record or was == record):
             self.new[path] = was
@@ -362,7 +362,7 @@ class FilesystemScan:
     # --------------------------------------------------------------------------------------------- the end
 
     def finish(self) -> None:
-        """Report hard links, then deleted paths."""
+        """End a walk. Report hard links, then deleted paths."""
         self.note_groups()
         self.close_up()
         if self.stopped:
@@ -416,17 +416,17 @@ class FilesystemScan:
 
 
 class UnkeptError(Exception):
-    """A file's content cannot be kept, for the reason in the message."""
+    """Error for a file whose content cannot be kept. The message is the reason."""
 
 
 class ContentReader:
     """A reader of files that sends new pieces to the host.
 
     Args:
-        send: called with each new piece; None for metadata only.
-        known: function of a digest; returns True if the host has the piece.
+        send: function that is called with each new piece; None if no content is sent.
+        known: function that returns True if the host has the piece with a digest.
         file_limit: maximum bytes of one file.
-        limit: maximum bytes to send.
+        limit: maximum bytes that are sent.
     """
 
     def __init__(
@@ -449,10 +449,10 @@ class ContentReader:
         )
 
     def read(self, path: bytes, info: os.stat_result) -> tuple[list[Any], os.stat_result, bool]:
-        """Return the pieces of a file, its status after reading, and True if the file did not change meanwhile.
+        """Return the pieces of a file, the file's status after reading, and True if the file did not change meanwhile.
 
         Raises:
-            FileNotFoundError: if the file is gone, or its name now leads elsewhere.
+            FileNotFoundError: if the file is gone, or its name now leads to something else.
             UnkeptError: if the file is too large, or cannot be read.
         """
         fd = open_same(path, info)
@@ -495,14 +495,14 @@ class ContentReader:
 
 
 def same_content(before: os.stat_result, after: os.stat_result) -> bool:
-    """Return True if nothing was written to an open file between two statuses."""
+    """Return True if nothing was written to a file between the moments of two statuses."""
     return (before.st_size, before.st_mtime_ns, before.st_ctime_ns) == (
         after.st_size, after.st_mtime_ns, after.st_ctime_ns,
     )  # fmt: skip
 
 
 def open_same(path: bytes, info: os.stat_result) -> int:
-    """Open a file for reading, if its name still leads to a regular file."""
+    """Open a file for reading. Raise FileNotFoundError if its name no longer leads to a regular file."""
     fd = open_unnoticed(path, info)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -511,7 +511,7 @@ def open_same(path: bytes, info: os.stat_result) -> int:
 
 
 def open_unnoticed(path: bytes, info: os.stat_result) -> int:
-    """Open a file without a change of its times, even if its mode forbids reading."""
+    """Open a file, even if its mode forbids reading. If possible, do not change its times."""
     try:
         return os.open(path, OPEN_READ | os.O_NOFOLLOW | NOATIME)
     except PermissionError:
@@ -533,7 +533,10 @@ def open_unnoticed(path: bytes, info: os.stat_result) -> int:
 
 
 def parts(fd: int, info: os.stat_result) -> Iterator[tuple[int, int]]:
-    """Yield offset and length of a file's data, cut at multiples of the chunk size: growth then changes few pieces."""
+    """Yield offset and length of each piece of a file's data. Pieces end at multiples of the chunk size.
+
+    So few pieces change when the file grows.
+    """
     end = info.st_size
     if info.st_blocks * 512 >= end:
         yield from cut(0, end)

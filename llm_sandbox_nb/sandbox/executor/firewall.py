@@ -1,10 +1,11 @@
-"""Packet filter that closes parts of the network around a sandbox, installed and later tested by the first program.
+"""Packet filter that closes parts of the network around a sandbox. The first program installs and later tests this
+filter.
 
-Always closed: the sandbox's network (the host at its gateway, the neighbours), the host at other bridges, metadata
-services of clouds, and name servers that know the neighbours. In `public` also: the host's other addresses, and all
-addresses outside the internet. Routes would not suffice, because a socket that is bound to an interface bypasses them.
-The filter is in the sandbox's network namespace. It is sent to the kernel as nftables messages, so that a program such
-as `nft` is not needed inside.
+These addresses are always closed: the sandbox's own network (the host at its gateway, the neighbours), the host at
+other bridges, metadata services of clouds, and name servers that know the neighbours. The network `public` also closes
+the host's other addresses, and all addresses outside the internet. Routes would not suffice, because a socket that is
+bound to an interface bypasses them. The filter is in the sandbox's network namespace. It is sent to the kernel as
+nftables messages, so that a program such as `nft` is not needed inside.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 METADATA = ("169.254.0.0/16", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
-"""Metadata services of AWS, Google, Azure, Oracle, Alibaba and compatible clouds."""
+"""Addresses of metadata services of AWS, Google, Azure, Oracle, Alibaba and compatible clouds."""
 LOCAL_ONLY = ("224.0.0.0/3", "ff00::/8", "fe80::/10")
 """Multicast, broadcast and link-local addresses, which lead no farther than the local network."""
 NOT_PUBLIC = (
@@ -31,11 +32,11 @@ NOT_PUBLIC = (
 )  # fmt: skip
 """Private, carrier and test addresses, and IPv6 transition addresses (Teredo, 6to4), which may lead to private ones."""
 INTERNET_IPV6 = "2000::/3"
-"""The only open IPv6 addresses in `public`, because others are local, or embed an IPv4 address (mapped, NAT64)."""
+"""The only IPv6 addresses that `public` leaves open. All others are local, or embed an IPv4 address (mapped, NAT64)."""
 PRIVATE_PROBES = ("10.0.0.1", "100.64.0.1", "172.16.0.1", "192.168.0.1", "198.18.0.1",
          "fc00::1", "64:ff9b::a00:1", "2002:a00:1::1")  # fmt: skip
 NEIGHBOUR_DISCOVERY = (133, 135, 136, 143)
-"""ICMPv6 messages that the kernel sends; programs inside cannot send them."""
+"""Types of ICMPv6 messages that the kernel sends. Programs inside cannot send such messages."""
 DNS = 53
 MARK = 0x4C534E42
 TABLE, CHAIN = b"llm_sandbox\0", b"output\0"
@@ -54,18 +55,18 @@ REFUSALS = (
     errno.EADDRNOTAVAIL,
     errno.EAFNOSUPPORT,
 )
-"""Errors of sending a packet that is refused; the last two occur without IPv6."""
+"""Errors that sending a refused packet causes. The last two occur if there is no IPv6."""
 
 in_force: dict[str, Any] = {}
-"""The argument of `close_network` in this process."""
+"""Argument with which `close_network` was called in this process."""
 
 
 def close_network(order: dict[str, Any]) -> None:
-    """Close the addresses in the module's description, as root with CAP_NET_ADMIN. A failure leaves the network open.
+    """Close the addresses that the module's docstring lists. This needs root with CAP_NET_ADMIN.
 
-    `order`: `public`, True to leave only the internet open; `hosts`, addresses of the host to close too, and
-    `complete`, True if that list is complete; `resolvers`, name servers to ask, if known; `open`, pairs of an
-    address and a port that stay open.
+    A failure leaves the network open. `order` has five fields. `public` is True to leave only the internet open.
+    `hosts` has addresses of the host that are closed too, and `complete` is True if this list is complete. `resolvers`
+    has the name servers to ask, if they are known. `open` has pairs of address and port that stay open.
     """
     nets = [*own_networks()]
     in_force.update(order)
@@ -90,9 +91,10 @@ def close_network(order: dict[str, Any]) -> None:
 def rules(
     nets: list[str], names: list[str], order: dict[str, Any], forwards: bool, refuse: bytes
 ) -> Iterator[list[bytes]]:
-    """Yield the rules in the order of evaluation, each as expressions.
+    """Yield the rules in the order of their evaluation. Each rule is a list of expressions.
 
-    `forwards`: True if the engine's name server, inside this namespace, asks other servers, even at closed addresses.
+    `forwards` is True if the engine's name server runs inside this namespace. This server must reach other servers,
+    even at closed addresses.
     """
     yield [*meta(META_MARK, struct.pack("=I", MARK)), accept]
     for name in names:
@@ -116,12 +118,12 @@ def rules(
 
 
 def knows_neighbours(server: str, nets: Iterable[str]) -> bool:
-    """Return True for a name server of the engine: on loopback, or on the sandbox's own networks."""
+    """Return True for a name server of the engine, which is on loopback or on the sandbox's own networks."""
     return server.startswith("127.") or any(holds(net, server) for net in nets)
 
 
 def is_closed(address: str, nets: Iterable[str]) -> bool:
-    """Return True if `public` closes a numeric address; `nets` are the sandbox's own networks."""
+    """Return True if `public` closes a numeric address. `nets` are the sandbox's own networks."""
     closed = [*nets, *in_force["hosts"], *METADATA, *LOCAL_ONLY, *NOT_PUBLIC]
     return (":" in address and not holds(INTERNET_IPV6, address)) or any(
         holds(net, address) for net in closed
@@ -150,7 +152,7 @@ def gateways() -> Iterator[str]:
 
 
 def table(path: str, skip: int = 1) -> list[list[str]]:
-    """Return the lines of a table of /proc, split into fields; empty if the table does not exist."""
+    """Return the lines of a table of /proc, split into fields. Empty if the table does not exist."""
     try:
         with open(path) as file:
             return [line.split() for line in file][skip:]
@@ -199,32 +201,35 @@ def number(kind: int, value: int) -> bytes:
 
 
 def expression(name: bytes, *attributes: bytes) -> bytes:
-    """Return one step of a rule."""
+    """Return an expression, which is one step of a rule."""
     return nested(1, attribute(1, name + b"\0"), nested(2, *attributes))
 
 
 def verdict(code: int) -> bytes:
-    """Return the step that decides about the packet."""
+    """Return the expression that decides about the packet."""
     return expression(b"immediate", number(1, 0), nested(2, nested(2, number(1, code))))
 
 
 def compare(value: bytes, how: int = EQUAL) -> bytes:
-    """Continue the rule only if the register holds `value`, or, with `DIFFERENT`, another value."""
+    """Return an expression that ends the rule unless the register is `value`, or differs from it with `DIFFERENT`."""
     return expression(b"cmp", number(1, 1), number(2, how), nested(3, attribute(1, value)))
 
 
 def meta(key: int, value: bytes) -> list[bytes]:
-    """Match packets whose metadata `key` is `value`."""
+    """Return expressions that match packets whose metadata `key` is `value`."""
     return [expression(b"meta", number(1, 1), number(2, key)), compare(value)]
 
 
 def payload(base: int, offset: int, size: int) -> bytes:
-    """Load bytes of a packet header into the register."""
+    """Return an expression that loads bytes of a packet header into the register."""
     return expression(b"payload", number(1, 1), number(2, base), number(3, offset), number(4, size))
 
 
 def destination(net: str, how: int = EQUAL) -> list[bytes]:
-    """Match packets to this network or address, or with `DIFFERENT` to all others of the same IP version."""
+    """Return expressions that match packets to a network or address.
+
+    With `DIFFERENT`, they match packets to all other addresses of the same IP version.
+    """
     version, address, mask = parsed(net)
     offset = 16 if version == 4 else 24
     bits = nested(4, attribute(1, mask)), nested(5, attribute(1, bytes(len(mask))))
@@ -234,17 +239,17 @@ def destination(net: str, how: int = EQUAL) -> list[bytes]:
 
 
 def to_port(protocol: bytes, port: int) -> list[bytes]:
-    """Match packets of this protocol to this port."""
+    """Return expressions that match packets of this protocol to this port."""
     return [*meta(META_L4PROTO, protocol), payload(2, 2, 2), compare(struct.pack(">H", port))]
 
 
 accept, drop = verdict(1), verdict(0)
 reject = expression(b"reject", number(1, 2), attribute(2, b"\x03"))
-"""Answer as administratively prohibited, so that programs fail at once instead of waiting."""
+"""Expression that answers as administratively prohibited, so that programs fail at once instead of waiting."""
 
 
 def install(all_rules: Iterable[list[bytes]]) -> None:
-    """Install a table with all these rules for outgoing packets, or no rule. Raises OSError."""
+    """Install a table with all these rules for outgoing packets. After an OSError, no rule is installed."""
     hook = nested(4, number(1, 3), number(2, 0))
     chain = (attribute(1, TABLE), attribute(3, CHAIN), hook, number(5, 1), attribute(7, b"filter\0"))
     messages = [(NEW_TABLE, attribute(1, TABLE)), (NEW_CHAIN, b"".join(chain))]
@@ -271,7 +276,7 @@ def install(all_rules: Iterable[list[bytes]]) -> None:
 
 
 def message(kind: int, sequence: int, content: bytes, subsystem: int = 0) -> bytes:
-    """Return a netlink message; requests to nftables (not the batch marks) ask for a confirmation."""
+    """Return a netlink message. Requests to nftables ask for a confirmation, but the marks of a batch do not."""
     flags = 0x1 if subsystem else 0x1 | 0x4 | 0x400 | 0x800
     head = struct.pack("=IHHII", 20 + len(content), kind, flags, sequence, 0)
     return head + struct.pack(">BBH", 0 if subsystem else INET, 0, subsystem) + content
@@ -281,7 +286,10 @@ def message(kind: int, sequence: int, content: bytes, subsystem: int = 0) -> byt
 
 
 def reachable() -> dict[str, bool]:
-    """Send probe packets. Return for each closed destination True if still reachable; empty without a network."""
+    """Send probe packets. Return, for each destination that should be closed, True if packets still reach the network.
+
+    The result is empty if there is no network.
+    """
     hosts = list(gateways())
     if not hosts:
         return {}

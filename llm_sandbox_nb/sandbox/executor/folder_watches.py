@@ -1,7 +1,7 @@
-"""Folder watches: paths that may have changed since a walk over all files, as reported by the kernel (inotify).
+"""Folder watches, with which the kernel (inotify) reports paths that may have changed since a walk over all files.
 
 A checkpoint needs all changes, and inotify misses some. So `FolderWatches.changed` returns paths only if no change can
-be missing; otherwise it raises `WalkNeeded`, and the snapshotter walks over all files:
+be missing. Otherwise it raises `WalkNeeded`, and the snapshotter walks over all files:
 
 =========================================  ==========================================================================
 missed by inotify                          answer
@@ -21,11 +21,11 @@ other mounts than before                   walk
 a filesystem that a server provides        never watched
 =========================================  ==========================================================================
 
-A program that wants to hide a change still can, while it runs: it may keep a descriptor inside a socket, or in a table
-of one thread, away from /proc, and write with `aio`; it may hide its memory map and write through a mapping again and
-again; in `process` it may write through a hard link outside of the folder. Then checkpoints hold the earlier content of
-that file until the next walk, or until the program ends. It gains no file that survives a restore: a restore always
-walks, before and after.
+A program that wants to hide a change still can, while it runs. It may keep a descriptor inside a socket, or in a table
+of one thread, where /proc does not show the descriptor, and write with `aio`. It may hide its memory map, and write
+through a mapping again and again. In the isolation `process`, it may write through a hard link outside of the folder.
+Checkpoints then have the earlier content of the file until the next walk, or until the program ends. But no such change
+survives a restore, because a restore walks over all files before and after.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from .entries import Memory
 
 MIN_WATCHED_ENTRIES = 2_000
-"""Minimum entries for watching folders, because a walk over fewer takes less than 10 ms."""
+"""Minimum number of entries for which folders are watched. A walk over fewer entries takes less than 10 ms."""
 MAX_WATCHED_FOLDERS = 32_768
-"""Maximum watched folders of one sandbox. A watch takes about 1 kB of the kernel's memory."""
-WATCHES_SHARE = 8  # of the user's watches that one sandbox may take
+"""Maximum number of watched folders of one sandbox. A watch takes about 1 kB of the kernel's memory."""
+WATCHES_SHARE = 8  # one sandbox may take an eighth of the user's watches
 SPARE_INSTANCES = 32  # inotify descriptors left to other programs of this user, whose default limit is 128
 MIN_KERNEL = (5, 10)  # the oldest tested kernel; emulations of Linux report older versions
 REPORTING_FILESYSTEMS = frozenset(b"btrfs ext2 ext3 ext4 f2fs overlay tmpfs xfs".split())
@@ -74,14 +74,14 @@ UNNAMED_MEMORY = (b"/memfd:", b"/dev/zero", b"/SYSV", b"/anon_hugepage", b"/dev/
 
 
 class WalkNeeded(Exception):  # noqa: N818 - it is not an error
-    """Changes may have been missed, for the reason in the message."""
+    """Request for a walk, because changes may have been missed. The message is the reason."""
 
 
 class FolderWatches:
     """Watches of all folders of a walk. The walk adds a watch before it lists the folder.
 
     Raises:
-        OSError: if this user may not have more inotify descriptors.
+        OSError: if this user cannot have more inotify descriptors.
     """
 
     def __init__(self) -> None:
@@ -98,9 +98,9 @@ class FolderWatches:
         self.room = min(MAX_WATCHED_FOLDERS, max_watches() // WATCHES_SHARE)
         self.why_walk = ""
         self.unlisted = b""
-        """A folder that the walk leaves out, but where a file can get another name."""
+        """A folder that the walk leaves out, although a file can get another name in it."""
         self.always: set[bytes] = set()
-        """Paths to examine each time, because inotify may not report their changes."""
+        """Paths that are examined each time, because inotify may not report their changes."""
 
     def new_instance(self) -> int:
         return int(self.libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
@@ -124,7 +124,7 @@ class FolderWatches:
             self.give_up("a folder has two paths")
 
     def add_unlisted(self, path: bytes) -> None:
-        """Watch a folder that the walk leaves out. With folders in it, `changed` asks for a walk."""
+        """Watch a folder that the walk leaves out. If the folder contains folders, `changed` will ask for a walk."""
         self.add(path)
         self.unlisted = path
         try:
@@ -135,7 +135,7 @@ class FolderWatches:
             self.give_up("a folder cannot be listed")
 
     def give_up(self, why: str) -> None:
-        """Stop watching; `changed` raises WalkNeeded from now on."""
+        """Stop watching, so that `changed` raises WalkNeeded from now on."""
         self.why_walk = why
         self.close()
 
@@ -151,7 +151,7 @@ class FolderWatches:
         """
         if self.why_walk:
             raise WalkNeeded(self.why_walk)
-        # Before the events are read, because closing a file makes an event.
+        # Open files are read before the events, because closing a file makes an event.
         found = written_files(mapped) | self.always
         appeared: set[bytes] = set()
         for watch, mask, name in self.events():
@@ -187,7 +187,7 @@ class FolderWatches:
 
 
 def max_watches() -> int:
-    """Return the maximum number of watches of this user; 0 if unknown."""
+    """Return the maximum number of watches of this user, or 0 if the number is unknown."""
     return int(read_proc("/proc/sys/fs/inotify/max_user_watches") or 0)
 
 
@@ -216,13 +216,13 @@ def running_processes() -> Iterable[str]:
 
 
 def mapped_files(known: Memory) -> tuple[set[bytes], bool]:
-    """Return the files that a process can change through a mapping, which need not show in their times.
+    """Return the files that processes can change through a mapping. Their times need not show such a change.
 
     Args:
-        known: entries, to look only at those where many processes have mappings for reading.
+        known: all entries. A mapping for reading is examined only if its file is among them.
 
     Returns:
-        The files, and True if these are all: a process may have more mappings than are examined.
+        The files, and True if all mappings were examined. A process may have too many.
     """
     found, complete = set(), True
     for pid in running_processes():
@@ -245,7 +245,7 @@ def mapped_files(known: Memory) -> tuple[set[bytes], bool]:
 
 
 def writable_again(pid: str, paths: set[bytes]) -> set[bytes]:
-    """Return the files among `paths` whose mapping the process may make writable: it opened them for writing."""
+    """Return the files among `paths` that a process has opened for writing. Their mappings can become writable."""
     text = read_proc("/proc/%s/smaps" % pid)
     if not text or len(text) >= MAX_PROC_BYTES:
         return paths

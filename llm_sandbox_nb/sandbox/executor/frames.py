@@ -1,4 +1,4 @@
-"""Frames: their format, the pipe to the host, and small helpers for all modules.
+"""Frames: their format, and the pipe to the host. Also small functions for all modules.
 
 The format is a deliberate copy of `sandbox/protocol/frames.py`, which cannot be imported inside a sandbox.
 """
@@ -28,10 +28,10 @@ PIPE_BYTES = 1024 * 1024  # the default maximum for ordinary users
 HOST_PIPE_BYTES = 256 * 1024  # four frames, for content in bulk
 PAUSE_ABOVE_BYTES = 1024 * 1024  # if more bytes wait for the host, commands' output is not read
 RESUME_BELOW_BYTES = 256 * 1024
-MAX_WRITTEN_PARTS = 64  # of a system call: headers and payloads of 2 MiB
+MAX_WRITTEN_PARTS = 64  # in one system call: 32 headers and payloads, of 2 MiB
 HANDED = 1000
-"""Descriptor of a Unix socket to the process that started the sandbox, where the isolation provides one: it passes
-descriptors, the door's listener to the host and packs of restores to the history child.
+"""Descriptor of a Unix socket to the process that started the sandbox, if the isolation provides such a socket. The
+socket passes descriptors: the door's listener to the host, and packs of restores to the history child.
 """
 ACK_EVERY_BYTES = 256 * 1024  # a quarter of the host's window, so that the host never has to wait for an ACK
 
@@ -57,7 +57,7 @@ def write_pending(fd: int, pending: list[memoryview]) -> tuple[int, bool]:
     """Write as much of `pending` as a non-blocking descriptor accepts, and remove those bytes from the list.
 
     Returns:
-        The number of bytes written, and False if nobody reads the descriptor any more.
+        The number of written bytes, and False if nobody reads the descriptor any more.
     """
     total = 0
     while pending:
@@ -75,25 +75,25 @@ def write_pending(fd: int, pending: list[memoryview]) -> tuple[int, bool]:
 
 
 def enlarge_pipes(*fds: int, size: int = PIPE_BYTES) -> None:
-    """Enlarge pipes, so that reads are larger and fewer, and writers pause less often."""
+    """Enlarge pipes, so that fewer reads are needed, and writers pause less often."""
     import fcntl
 
     try:
         for fd in fds:
             fcntl.fcntl(fd, F_SETPIPE_SZ, size)
-    except OSError:  # the limit of pipe memory, not permitted, or not a pipe
+    except OSError:  # the limit of pipe memory was reached, or this is not permitted, or not a pipe
         pass
 
 
 def quietly_close(*fds: int) -> None:
-    """Close descriptors; -1 (already closed) is ignored."""
+    """Close descriptors. Ignore -1, which stands for a closed descriptor."""
     for fd in fds:
         if fd >= 0:
             os.close(fd)
 
 
 class HostPipe(EventLoop):
-    """Frames on fd 0 and fd 1, at the pace of the host."""
+    """Event loop that exchanges frames with the host on fd 0 and fd 1, at the host's pace."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,18 +115,18 @@ class HostPipe(EventLoop):
         raise NotImplementedError
 
     def send(self, kind: int, number: int, payload: bytes | memoryview) -> None:
-        """Queue a frame; the loop sends all queued frames in its next round."""
+        """Queue a frame. The loop sends all queued frames in its next round."""
         check = zlib.crc32(payload, zlib.crc32(CHECKED.pack(MAGIC, kind, number, len(payload))))
         self.outgoing += (HEADER.pack(MAGIC, kind, number, len(payload), check), payload)
         self.outgoing_size += HEADER.size + len(payload)
 
     def acknowledge(self, number: int, size: int) -> None:
-        """Count consumed bytes of a body; the loop reports them in its next round."""
+        """Count consumed bytes of a body. The loop reports them to the host when there are enough."""
         if size:
             self.acknowledged[number] = self.acknowledged.get(number, 0) + size
 
     def flush(self) -> None:
-        """Write as much as the pipe accepts. While too much waits, stop reading commands' output."""
+        """Write as many bytes as the pipe accepts. While too many bytes wait, stop reading output of commands."""
         for number in [number for number, size in self.acknowledged.items() if size >= ACK_EVERY_BYTES]:
             self.send(ACK, number, dump({"bytes": self.acknowledged.pop(number)}))
         self.write_outgoing()
@@ -173,7 +173,7 @@ class HostPipe(EventLoop):
             self.handle(*frame)
 
     def next_frame(self) -> tuple[int, int, bytes] | None:
-        """Return the next valid frame, or None. Other bytes are skipped, so a new owner can start anywhere."""
+        """Return the next valid frame, or None. Skip other bytes, so that a new owner can start anywhere."""
         buffer = self.incoming
         while True:
             start = buffer.find(MAGIC)

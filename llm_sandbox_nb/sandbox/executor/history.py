@@ -1,4 +1,4 @@
-"""Checkpoints and restores: their requests, and the child that remembers all files. README.md describes the records."""
+"""Requests for checkpoints and restores, and the child that serves them. README.md describes the records."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from .shell import Shell
 
 READY = b"ready"
-SHELL_POLL_SECONDS = 0.005  # between two checks if the old shell has ended
+SHELL_POLL_SECONDS = 0.005  # between two checks whether the old shell has ended
 KILLED_OUTCOME = {
     "error": {"kind": "internal", "message": "the process with the file history was killed; try again"}
 }
 
 
 class HistoryService(ServiceProcess):
-    """The event loop's side of the child that remembers all files. The first request starts the child."""
+    """The executor's side of the child that remembers all files. The first request starts the child."""
 
     handed = True
 
@@ -46,7 +46,7 @@ class HistoryService(ServiceProcess):
         self.pending: list[memoryview] = []
 
     def start(self) -> None:
-        """Start the child, and let the host read more at once. Raises OSError."""
+        """Start the child, and enlarge the pipe to the host. Raises OSError."""
         enlarge_pipes(1)
         super().start()
 
@@ -91,7 +91,7 @@ class HistoryService(ServiceProcess):
         self.pump()
 
     def pump(self) -> None:
-        """Write as much as the child accepts."""
+        """Write as many queued bytes as the child accepts."""
         written, has_reader = write_pending(self.requests_w, self.pending)
         if self.current:
             self.current.acknowledge_body(written)
@@ -113,12 +113,12 @@ class HistoryService(ServiceProcess):
     # ---------------------------------------------------------------------------------- while files are restored
 
     def stop_everything(self) -> bool:
-        """End all other requests and all commands. Returns False if a process could not be killed."""
+        """End all other requests and all commands. Return False if a process could not be killed."""
         self.executor.hold_files(RESTORE)
         return self.executor.stop_everything([*self.queue, self.current])
 
     def release_files(self) -> None:
-        """After a restore, restart the change watcher, then let commands and file operations run again."""
+        """Restart the change watcher after a restore. Then let commands and file operations run again."""
         self.watcher.restart()
         self.executor.release_files(RESTORE)
 
@@ -137,7 +137,7 @@ class HistoryRequest(Request):
         self.history.ask(self)
 
     def start(self) -> None:
-        """Begin, when no other request is being served."""
+        """Begin to serve the request. No other request is being served."""
         raise NotImplementedError
 
     def take_data(self, data: bytes) -> None:
@@ -156,7 +156,7 @@ class HistoryRequest(Request):
         """Note that the child has read `size` bytes of the body."""
 
     def finish(self, outcome: dict[str, Any]) -> None:
-        """Respond, and let the next request begin."""
+        """Send the response, and let the next request begin."""
         if self.timed and "error" in outcome:
             outcome = {"error": {"kind": "timed_out", "message": "the operation took too long"}}
         self.respond(outcome)
@@ -170,7 +170,7 @@ class HistoryRequest(Request):
         self.abort()
 
     def abort(self) -> None:
-        """End the request by force."""
+        """End the request. Kill the child if the child is serving this request."""
         if self in self.history.queue:
             self.history.queue.remove(self)
             self.finish(dict(KILLED_OUTCOME))
@@ -197,7 +197,7 @@ class CheckpointRequest(HistoryRequest):
         self.send(STDOUT, data)
 
     def child_died(self) -> None:
-        """Retry with a new child, which can still report everything, if no data was sent yet."""
+        """Retry with a new child if no data was sent yet. A new child reports all files."""
         if self.sent or self.retried or self.timed or self.done:
             super().child_died()
         else:
@@ -206,7 +206,7 @@ class CheckpointRequest(HistoryRequest):
             self.history.ended(self)
 
     def shell_done(self, why: str) -> None:
-        """Note that the shell's state was saved; if that failed, `why` is the reason."""
+        """Note that the shell's state was saved. If that failed, `why` is the reason."""
         self.why_no_shell = why
         self.finish_if_done()
 
@@ -215,7 +215,7 @@ class CheckpointRequest(HistoryRequest):
         self.finish_if_done()
 
     def finish_if_done(self) -> None:
-        """Respond once files and shell are done."""
+        """Respond if the files and the shell are done."""
         outcome, why = self.files, self.why_no_shell
         if outcome is None or (why is None and "error" not in outcome):
             return
@@ -228,7 +228,7 @@ class CheckpointRequest(HistoryRequest):
         self.finish(outcome)
 
     def cancel(self) -> None:
-        """Drop the result; the child still finishes, so that its memory stays valid."""
+        """Drop the result. The child still finishes, so that its memory stays valid."""
         if self in self.history.queue:
             self.abort()
         elif not self.silent:
@@ -257,7 +257,7 @@ class RestoreRequest(HistoryRequest):
         self.pass_on(bytes(5))
 
     def pass_on(self, data: bytes) -> None:
-        """Write a piece of the plan to the child once this request is being served."""
+        """Write a piece of the plan to the child. Before this request is served, keep the piece instead."""
         if not self.started:
             self.body.append(data)
             return
@@ -266,7 +266,7 @@ class RestoreRequest(HistoryRequest):
         self.history.put(data)
 
     def acknowledge_body(self, size: int) -> None:
-        """Acknowledge bytes of the body, without the line before the body and the end mark."""
+        """Acknowledge bytes of the body, but not the line before the body, and not the mark at its end."""
         head = min(size, self.head_left)
         self.head_left -= head
         body = min(size - head, self.unacknowledged)
@@ -305,7 +305,7 @@ class RestoreRequest(HistoryRequest):
             self.start_shell()
 
     def abort(self) -> None:
-        """End the request by force. If the files are in place, only the restore of the shell is given up."""
+        """End the request, and kill the child. If the files are in place, give up only the restore of the shell."""
         if self.files is None:
             super().abort()
         elif self.timed:
@@ -317,7 +317,7 @@ class RestoreRequest(HistoryRequest):
     def files_done(self, outcome: dict[str, Any]) -> None:
         self.files = outcome
         if "error" in outcome and self.params.get("pack"):
-            # If the child was killed before it reached the pack, the file is still in the folder.
+            # If the child was killed before it used the pack, the file is still in the folder.
             RestorePack(self.params["pack"], self.top_time).remove()
         if "error" in outcome and self.history.pid:
             # Without this, the child would read the rest of the plan, which may still arrive, as its next request.
@@ -326,7 +326,7 @@ class RestoreRequest(HistoryRequest):
             self.start_shell()
 
     def start_shell(self) -> None:
-        """Start a new shell once the old one has ended."""
+        """Start a new shell as soon as the old shell has ended."""
         if self.done:
             return
         shell = self.history.shell
@@ -342,7 +342,7 @@ class RestoreRequest(HistoryRequest):
             self.shell_done("")
 
     def shell_done(self, why: str) -> None:
-        """Respond; `why` names the part of the shell's state that could not be restored."""
+        """Respond. `why` is the reason if the shell's state could not be restored."""
         outcome = self.files or dict(KILLED_OUTCOME)
         if "error" not in outcome:
             self.history.shell_state.sent = (self.params["id"], self.state)

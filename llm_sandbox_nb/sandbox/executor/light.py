@@ -1,7 +1,7 @@
 """Replacements for modules of the standard library whose import takes longer than all modules of the executor.
 
-The package `json` imports `re` and `enum` in addition to its C part, and the executor needs only the C part. The C part
-is not a public interface, so an interpreter without the expected functions uses the package.
+The executor needs only the C part of the package `json`, but the package also imports `re` and `enum`. The C part is
+not a public interface, so the package is used if an interpreter lacks the expected functions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ try:
 
     decoding: Any = _Decoding()
     _scan: Callable[[str, int], tuple[Any, int]] = _json.make_scanner(decoding)
-    # No check for circles, no indentation, compact separators, keys in the given order, no key skipped, NaN allowed.
+    # The arguments mean: no check for circles, no indentation, compact separators, keys in the given order, no key
+    # skipped, and NaN allowed.
     _encode: Callable[[object, int], Iterable[str]] = _json.make_encoder(
         None, _refuse, _json.encode_basestring_ascii, None, ":", ",", False, False, True
     )
@@ -66,7 +67,7 @@ def dump(value: object) -> bytes:
 
 
 def named_tuple(name: str, fields: str) -> Any:
-    """Return a class of tuples with named fields, `_replace` and copies, without the import of `collections`."""
+    """Return a class of tuples with named fields and `_replace`, without importing `collections`."""
     names = fields.split()
 
     def new(cls: type, *values: object) -> Any:

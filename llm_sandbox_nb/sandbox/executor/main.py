@@ -1,4 +1,4 @@
-"""The executor: it serves the requests of its owner, watches the owner's lease, and collects ended children."""
+"""The executor, which serves the requests of its owner, watches the owner's lease, and collects ended children."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ REMOVE_SCRIPT = 'rm -rf -- "$1" 2>/dev/null || { chmod -R u+rwx -- "$1"; rm -rf 
 
 
 class Executor(HostPipe):
-    """Server for one host, until the host leaves or is silent for longer than the lease."""
+    """Server for one host. The server ends when the host leaves, or is silent for longer than the lease."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Executor(HostPipe):
         self.set_up_process()
         self.shell = Shell(self)
         self.watcher = ChangeWatcher(self)
-        if "executor.name_server" in sys.modules:  # imported when the first program closed the network
+        if "executor.name_server" in sys.modules:  # the first program imported it when it closed the network
             from .name_server import NameServer
 
             NameServer(self)
@@ -140,7 +140,7 @@ class Executor(HostPipe):
             request.respond({"error": describe_error(error)})
 
     def new_request(self, number: int, params: dict[str, Any]) -> Request:
-        """Return the request for an operation. Rarely needed modules are imported, and compiled, at the first use."""
+        """Return the request for an operation. Import, and so compile, rarely needed modules only at the first use."""
         operation = params["op"]
         if operation == "run":
             return ShellCommand(self.shell, number, params)
@@ -173,7 +173,7 @@ class Executor(HostPipe):
         return TerminalRequest(self, number, params)
 
     def open_door(self, port: int) -> DoorListener:
-        """Return the door, the only way out of the sandbox; `port` is 0 if a door already listens."""
+        """Return the door, which is the only way out of the sandbox. Unless `port` is 0, listen on this port first."""
         from .door import DoorListener
 
         self.door = self.door or DoorListener(self)
@@ -182,7 +182,7 @@ class Executor(HostPipe):
         return self.door
 
     def welcome(self, hello: dict[str, Any]) -> None:
-        """Serve a new owner: cancel requests of the old owner, make the directories, and answer with the facts."""
+        """Serve a new owner. Cancel requests of the old owner, make the directories, and send facts in the answer."""
         if self.owned:
             self.drop_old_owner()
         self.lease = float(hello.get("lease", self.lease))
@@ -220,7 +220,7 @@ class Executor(HostPipe):
             self.watcher.start()
 
     def drop_old_owner(self) -> None:
-        """Cancel the old owner's requests and output. Fill up a partly sent frame with zeros."""
+        """Cancel the old owner's requests and output. Zeros fill up a frame that was sent only in part."""
         requests, self.requests = list(self.requests.values()), {}
         for request in requests:
             request.silent = True
@@ -230,7 +230,7 @@ class Executor(HostPipe):
         self.outgoing_size = len(self.outgoing[0])
 
     def fork(self, child: Callable[[], None]) -> int:
-        """Fork; the child calls `child` and ends."""
+        """Fork a process that calls `child` and then ends. Return its pid."""
         pid = os.fork()
         if pid:
             return pid
@@ -248,18 +248,18 @@ class Executor(HostPipe):
     # ------------------------------------------------------------------------------------------------ files
 
     def when_files_ready(self, action: Callable[[], None]) -> None:
-        """Call `action`, which may change files, as soon as there is no reason to hold files."""
+        """Call `action`, which may change files, as soon as there is no reason to wait."""
         if self.holds:
             self.waiting.append(action)
         else:
             action()
 
     def hold_files(self, reason: str) -> None:
-        """Make commands and file operations wait."""
+        """Make commands and file operations wait until `release_files` removes the reason."""
         self.holds.add(reason)
 
     def release_files(self, reason: str) -> None:
-        """Remove a reason to hold files. After the last one, start the waiting commands and file operations."""
+        """Remove a reason to wait. If no reason is left, start the waiting commands and file operations."""
         self.holds.discard(reason)
         if self.holds:
             return
@@ -271,11 +271,11 @@ class Executor(HostPipe):
     # -------------------------------------------------------------------------------------------- processes
 
     def helper_pids(self) -> set[int]:
-        """Return the children that were not started by a command."""
+        """Return the pids of the children that no command of the shell has started."""
         return self.helpers | self.services | self.keepers
 
     def stop_everything(self, spare: Collection[object]) -> bool:
-        """Cancel all requests except `spare` and kill all commands. Returns False if a process could not be killed."""
+        """Cancel all requests except `spare`, and kill all commands. Return False if a process could not be killed."""
         for request in list(self.requests.values()):
             if request not in spare:
                 request.cancel()
@@ -299,11 +299,11 @@ class Executor(HostPipe):
                 ended(status)
 
     def spill_path(self, number: int) -> bytes:
-        """Return the path of the file for a request's whole output, if that is too large to be sent."""
+        """Return the path of the file for a request's complete output, in case the output is too large to be sent."""
         return self.spill + b"/%d-%x.out" % (number, time.time_ns())
 
     def leave(self) -> NoReturn:
-        """End all processes. If this is PID 1, the kernel kills the others; if not, kill all descendants first."""
+        """End all processes. Kill all descendants first, unless this is PID 1, whose descendants the kernel kills."""
         if os.getpid() != 1:
             kill_all(lambda: descendants(process_table(), os.getpid(), set()))
         if self.remove:
@@ -319,12 +319,15 @@ class Executor(HostPipe):
                 self.leave()
             delay = min(self.run_timers(), until_lease)
             self.flush()
-            self.wait(delay + 0.0005)  # so that the timer is surely due afterwards
+            self.wait(delay + 0.0005)  # a little longer, so that the timer is surely due afterwards
             self.flush()
 
 
 def open_calls() -> dict[str, bool]:
-    """Return system calls that a filter should refuse, with True if usable, by trying: a filter cannot be read."""
+    """Return, for each system call that the filter should refuse, True if the call can be used.
+
+    The calls are tried, because an installed filter cannot be read.
+    """
     made: int = ctypes.CDLL(None).socket(AF_VSOCK, SOCK_STREAM | os.O_CLOEXEC, 0)
     if made >= 0:
         os.close(made)

@@ -1,4 +1,4 @@
-"""Number of processes that the kernel killed because the sandbox's memory was used up, from its cgroup."""
+"""Number of processes that the kernel has killed because the sandbox's memory was used up, read from its cgroup."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLACES = (
 
 
 def memory_kills() -> int:
-    """Return the number of processes killed so far; 0 without a readable cgroup."""
+    """Return the number of processes that were killed so far, or 0 if no cgroup can be read."""
     for events, _ in _PLACES:
         for line in _read(events).splitlines():
             name, _, count = line.partition(" ")
@@ -23,7 +23,7 @@ def memory_kills() -> int:
 
 
 def describe_memory_kill() -> str:
-    """Return the notice for the model about a command that was killed for memory."""
+    """Return the notice for the model about a command that was killed because memory was used up."""
     for _, limit in _PLACES:
         text = _read(limit).strip()
         if text.isdigit() and int(text) < _UNLIMITED:

@@ -1,4 +1,4 @@
-"""Mounts: parts of the filesystem that commands can write to, and the detection of files that are as in the image."""
+"""Mounts to which commands can write, and the detection of files that are as in the image."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from typing import NamedTuple
 
     class Mount(NamedTuple):
-        """A path where something writable is mounted."""
+        """A writable mount."""
 
         path: bytes
         base: int
-        """Kind of test for files as in the image: `FOLDER_BASE`, `FILE_BASE`, or 0 if they cannot be detected."""
+        """Test that detects files as in the image: `FOLDER_BASE`, `FILE_BASE`, or 0 if they cannot be detected."""
 else:
     Mount = named_tuple("Mount", "path base")
 
@@ -27,18 +27,18 @@ PSEUDO_FILESYSTEMS = frozenset(
     b"autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl hugetlbfs mqueue"
     b" nsfs proc pstore rpc_pipefs securityfs selinuxfs sysfs tracefs".split()
 )
-CLOCK_MARGIN_NS = 20_000_000  # maximum delay of the clock of files behind `time.time_ns`
+CLOCK_MARGIN_NS = 20_000_000  # maximum delay of the files' clock behind `time.time_ns`
 PREPARATION_NS = 3_000_000_000  # time for an engine to prepare its folders in a new sandbox
-FOLDER_BASE, FILE_BASE = 1, 2  # an overlay; a single file that the engine made before the start
+FOLDER_BASE, FILE_BASE = 1, 2  # for an overlay, and for a single file that the engine made before the start
 AT_FDCWD, AT_SYMLINK_NOFOLLOW, STATX_BTIME = -100, 0x100, 0x800
 OVERLAY_PARAMETERS = "/sys/module/overlay/parameters/"
 
 
 class Epoch:
-    """Start of the sandbox, on the clock of the files' ctime. Later changes were made in the sandbox.
+    """Start time of the sandbox on the clock of ctimes. Changes with a later ctime were made in the sandbox.
 
-    Commands cannot set a ctime. If the machine's clock is set back, this time moves back too, so that a scan examines
-    too many entries and never too few.
+    Commands cannot set a ctime. If the machine's clock is set back, the start time moves back too. So a scan may
+    examine too many entries, but never too few.
     """
 
     def __init__(self) -> None:
@@ -48,21 +48,21 @@ class Epoch:
 
     @staticmethod
     def clock_offset() -> int:
-        """Return the difference between the clock of the files and a clock that never jumps."""
+        """Return the difference between the machine's clock and a clock that never jumps."""
         return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def check_clock(self) -> None:
-        """Note a clock that was set back."""
+        """Check if the clock was set back, and remember by how much."""
         offset = self.clock_offset()
         if offset < self.offset - CLOCK_MARGIN_NS // 4:
             self.back += self.offset - offset
             self.offset = offset
 
     def since(self, mount: Mount) -> tuple[int, int]:
-        """Return the minimum ctimes of folders that must be scanned, and of files that may differ from the image.
+        """Return two minimum ctimes: of folders that must be scanned, and of files that may differ from the image.
 
-        The engine prepares folders before the executor starts. Their parents do not show a later change, so the minimum
-        for folders is the creation of the sandbox.
+        The engine prepares folders before the executor starts. The folders above them do not show later changes in
+        them. So the minimum for folders is the time when the sandbox was created.
         """
         start = self.start - self.back
         if mount.base == FILE_BASE:
@@ -74,7 +74,7 @@ class Epoch:
 
 
 def birth_time(path: bytes) -> int:
-    """Return the creation time of a path in nanoseconds, or 0 if unknown.
+    """Return the creation time of a path in nanoseconds, or 0 if the time is unknown.
 
     The upper folder of an overlay is created with the sandbox, before the entries that the engine prepares there.
     """
@@ -90,7 +90,7 @@ def birth_time(path: bytes) -> int:
 
 
 def unescape(word: bytes) -> bytes:
-    r"""Decode a path of mountinfo, where special bytes are written like \040."""
+    r"""Decode a path of mountinfo, in which special bytes are written like \040."""
     first, *rest = word.split(b"\\")
     return first + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in rest)
 
@@ -101,13 +101,13 @@ def is_below(path: bytes, folder: bytes) -> bool:
 
 
 def is_ordinary_path(path: bytes) -> bool:
-    """Return True if a path is a real file, not one of the kernel's."""
+    """Return True if a path is that of a real file, and not of the kernel's files."""
     in_kernel_folder = any(is_below(path, folder) for folder in (b"/dev", b"/proc", b"/sys"))
     return not in_kernel_folder or is_below(path, b"/dev/shm")
 
 
 def mount_id(path: bytes) -> bytes:
-    """Return the number of a path's mount; empty if the path does not exist."""
+    """Return the number of a path's mount. Empty if the path does not exist."""
     try:
         fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -139,7 +139,7 @@ def keeps_ctimes(kind: bytes, options: bytes) -> bool:
 
 
 def overlay_option(given: dict[bytes, bytes], name: bytes) -> bytes:
-    """Return an option of a mounted overlay, or else the kernel's default."""
+    """Return an option of a mounted overlay, or the kernel's default if the option is not given."""
     if name in given:
         return given[name]
     try:
@@ -150,7 +150,7 @@ def overlay_option(given: dict[bytes, bytes], name: bytes) -> bytes:
 
 
 def writable_mounts() -> tuple[list[Mount], set[bytes]]:
-    """Return the mounts to scan, and all paths where something is mounted."""
+    """Return the mounts to scan, and the paths of all mounts."""
     found: list[Mount] = []
     table = mount_table()
     for path, kind, above, writable in table:
@@ -163,7 +163,7 @@ def writable_mounts() -> tuple[list[Mount], set[bytes]]:
 
 
 def engine_folders() -> tuple[list[bytes], set[bytes]]:
-    """Return writable in-memory folders that the engine fills, and all paths where something is mounted."""
+    """Return writable in-memory folders that the engine fills, and the paths of all mounts."""
     table = mount_table()
     found = [
         path
@@ -174,9 +174,10 @@ def engine_folders() -> tuple[list[bytes], set[bytes]]:
 
 
 def mount_table() -> list[tuple[bytes, bytes, bytes, bool]]:
-    """Return for each mount: path, kind, filesystem options, and True if writable and not hidden by another mount.
+    """Return path, kind, filesystem options, and a bool of each mount.
 
-    Reading the number of each mount takes milliseconds, so the table is cached until the kernel's text changes.
+    The bool is True if the mount is writable and no other mount hides it. To read the number of each mount takes
+    milliseconds, so the table is cached until the kernel's text changes.
     """
     with open("/proc/self/mountinfo", "rb") as file:
         text = file.read()
@@ -187,7 +188,7 @@ def mount_table() -> list[tuple[bytes, bytes, bytes, bool]]:
 
 
 LAST_TABLE: dict[bytes, list[tuple[bytes, bytes, bytes, bool]]] = {}
-"""The latest `mount_table`, by the kernel's text."""
+"""The latest result of `mount_table`, by the kernel's text."""
 
 
 def mount_row(line: bytes) -> tuple[bytes, bytes, bytes, bool]:

@@ -1,9 +1,9 @@
-"""A name server for the sandbox in front of the engine's own, which would also resolve names of other sandboxes.
+"""A name server for the sandbox, in front of the engine's name server, which would resolve names of other sandboxes.
 
-Questions and answers are forwarded unchanged, except questions that cannot be parsed to the end, and reverse lookups of
-addresses that are not public. The engine's server can be reached only through sockets with the firewall's mark; these
-are made while the first program may set the mark. In `public`, names without a dot, such as names of neighbours, are
-not forwarded, and an answer with closed addresses only becomes "no such name".
+Questions and answers are forwarded. Questions that cannot be parsed to the end, and reverse lookups of addresses that
+are not public, are refused. The engine's server can be reached only through sockets with the firewall's mark. These
+sockets are made while the first program has the right to set the mark. In the network `public`, names without a dot,
+such as names of neighbours, are not forwarded, and an answer that has only closed addresses becomes "no such name".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ADDRESS = "127.0.0.53"
 PORT = 53
 SETTINGS = "/etc/resolv.conf"
 FIRST_DESCRIPTOR = 256
-"""Lowest number for the sockets, because `main` closes all descriptors below."""
+"""Lowest descriptor number for the sockets, because `main` closes all smaller descriptors."""
 SO_MARK = 36
 MAX_PACKET_BYTES = 4096
 LONG_ANSWERS = struct.pack(">BHHIH", 0, 41, MAX_PACKET_BYTES, 0, 0)
@@ -36,21 +36,21 @@ QUESTION_SECONDS = 15.0
 MAX_QUESTIONS = 512
 """Maximum number of questions that wait for an answer."""
 MAX_PACKETS_PER_ROUND = 64
-"""Maximum number of packets read before other events have their turn."""
+"""Maximum number of packets that are read before other events are handled."""
 REFUSED, NO_SUCH_NAME = 5, 3
 REVERSE_ZONES = ([b"in-addr", b"arpa"], [b"ip6", b"arpa"])
 
 listeners: list[socket.socket] = []
 """Sockets of this process for questions from the sandbox."""
 upstream: list[socket.socket] = []
-"""Sockets of this process, connected to the servers that answer."""
+"""Sockets of this process that are connected to the servers that answer."""
 own_nets: list[str] = []
 hides: list[Callable[[str], bool]] = []
-"""In `public`, a single function that returns True for a closed numeric address; else empty."""
+"""In the network `public`, a single function that returns True for a closed numeric address. Empty otherwise."""
 
 
 def configured() -> list[str]:
-    """Return the addresses of the name servers in the settings."""
+    """Return the addresses of the name servers in the settings, except this server."""
     try:
         with open(SETTINGS) as file:
             words = [line.split() for line in file]
@@ -61,7 +61,7 @@ def configured() -> list[str]:
 
 
 def external() -> list[str]:
-    """Return the servers behind the engine's own server, if a comment in the settings lists them."""
+    """Return the servers behind the engine's name server if a comment in the settings lists them."""
     try:
         with open(SETTINGS) as file:
             lines = [line.partition("ExtServers:")[2] for line in file if line.startswith("#")]
@@ -89,11 +89,13 @@ def asked() -> list[str]:
 def take_over(
     servers: list[str], mark: int, nets: list[str], is_closed: Callable[[str], bool] | None
 ) -> str | None:
-    """Open the sockets and enter this server in the settings.
+    """Open the sockets, and enter this server in the settings.
 
     Args:
-        nets: networks of the sandbox, also with public addresses.
-        is_closed: in `public`, a function that returns True for a closed address.
+        servers: addresses of the servers that answer.
+        mark: the firewall's mark for the sockets to these servers.
+        nets: networks of the sandbox, even if their addresses are public.
+        is_closed: in the network `public`, a function that returns True for a closed address; otherwise None.
 
     Returns:
         The former settings, or None if the server could not be set up.
@@ -141,14 +143,14 @@ def move_up(low: socket.socket) -> socket.socket:
 
 
 def write_settings(text: str) -> None:
-    """Overwrite the settings in place, because engines mount the file, which cannot be replaced. Raises OSError."""
+    """Overwrite the settings in place, because a file that an engine has mounted cannot be replaced. Raises OSError."""
     with open(SETTINGS, "r+") as file:
         file.write(text)
         file.truncate()
 
 
 class NameServer:
-    """A server within the executor's event loop, so that no command can end it."""
+    """A name server in the executor's event loop, where no command can end the server."""
 
     def __init__(self, loop: EventLoop) -> None:
         self.pending: dict[int, tuple[bytes, bytes, tuple[str, int], float]] = {}
@@ -171,7 +173,7 @@ class NameServer:
                 self.pass_on(packet, question, sender)
 
     def pass_on(self, packet: bytes, question: bytes, sender: tuple[str, int]) -> None:
-        """Send a question, with a new number, to every server; the first answer is used."""
+        """Send a question, with a new number, to every server. The first good answer will be used."""
         now = time.monotonic()
         for known, (*_, asked_at) in list(self.pending.items()):
             if now - asked_at < QUESTION_SECONDS and len(self.pending) < MAX_QUESTIONS:
@@ -192,7 +194,7 @@ class NameServer:
                 continue
 
     def take_answers(self, server: socket.socket) -> None:
-        """Forward answers. Forward a failure only if it is the last server's."""
+        """Forward answers. Forward only the last server's failures."""
         for _ in range(MAX_PACKETS_PER_ROUND):
             try:
                 packet = server.recv(65536)
@@ -214,7 +216,7 @@ class NameServer:
 
 
 def reply(listener: socket.socket, packet: bytes, sender: tuple[str, int]) -> None:
-    """Send a packet; the receiver may be gone."""
+    """Send a packet. Ignore errors, because the receiver may be gone."""
     try:
         listener.sendto(packet, sender)
     except OSError:
@@ -222,7 +224,7 @@ def reply(listener: socket.socket, packet: bytes, sender: tuple[str, int]) -> No
 
 
 def examine(packet: bytes) -> tuple[bytes, bytes]:
-    """Return the question of a query to forward, or the answer that refuses it; both empty to ignore the query."""
+    """Return the question of a query to forward, or an answer that refuses. Both are empty for a query to ignore."""
     if len(packet) < 12 or packet[2] & 0x80:
         return b"", b""
     labels, end = read_name(packet)
@@ -242,7 +244,7 @@ def refusal(packet: bytes, code: int, question: bytes = b"") -> bytes:
 
 
 def read_name(packet: bytes) -> tuple[list[bytes], int]:
-    """Return the labels of the queried name and the end offset; 0 if the name is incomplete or abbreviated."""
+    """Return the labels of the queried name and the name's end. The end is 0 for an incomplete or abbreviated name."""
     labels: list[bytes] = []
     at = 12
     while at < min(len(packet), 12 + 255):
@@ -278,7 +280,7 @@ def is_public(labels: list[bytes]) -> bool:
 
 
 def leads_to_closed(packet: bytes, at: int) -> bool:
-    """Return True if an answer (records from `at` on) cannot be read, or all its addresses are closed."""
+    """Return True if an answer cannot be read, or has only closed addresses. `at` is the offset of its records."""
     found = []
     try:
         for _ in range(struct.unpack_from(">H", packet, 6)[0]):

@@ -1,4 +1,4 @@
-"""Processes: finding them, killing whole trees, and executing a program."""
+"""Functions that find processes, kill whole trees of processes, and execute a program."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-# Signals that any command may send; children get the default handlers back.
+# Any command can send these signals to the executor. Children get the default handlers back.
 IGNORED_SIGNALS = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
     signal.SIGALRM,
 )  # fmt: skip
 CHILD_SIGNALS = (*IGNORED_SIGNALS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
-# The commands' niceness, 5 above that of the executor's start: so it can end even hundreds that never sleep.
+# The commands' niceness is 5 above that with which the executor starts. So it can end even hundreds that never sleep.
 COMMANDS_NICENESS = min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)
 MAX_PROC_BYTES = 4 * 1024 * 1024  # the memory map of a process with 40,000 mappings
 CROWD_ENTRIES = 200  # names in /proc, with about 140 processes
 CROWD_RUNNING = (
-    100  # processes of the machine that want to run: the executor gets about a hundredth of the time
+    100  # processes of the machine that want to run; the executor gets about 1% of the time among them
 )
 
 
 def prctl(option: int, value: int) -> None:
-    """Call prctl; an older kernel ignores unknown options."""
+    """Call prctl, and ignore errors, because an older kernel does not know all options."""
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def process_table() -> dict[int, tuple[int, int]]:
-    """Return living processes: pid -> (parent, start time in ticks). Zombies are left out."""
+    """Return the parent, and the start time in ticks, of each living process by pid. Leave out zombies."""
     table = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -49,7 +49,7 @@ def process_table() -> dict[int, tuple[int, int]]:
 
 
 def identity_of(pid: int) -> tuple[int, int] | None:
-    """Return parent and start time of a living process: of one whose first thread has ended if others run."""
+    """Return parent and start time of a process, or None if no thread of the process lives."""
     fields = read_proc("/proc/%d/stat" % pid).rpartition(b")")[2].split()
     if len(fields) > 19 and (fields[0] not in b"ZX" or int(fields[17]) > 1):
         return int(fields[1]), int(fields[19])
@@ -57,14 +57,14 @@ def identity_of(pid: int) -> tuple[int, int] | None:
 
 
 def read_proc(path: str) -> bytes:
-    """Return at most 4 MiB of a file of /proc; empty if the process has ended."""
+    """Return at most 4 MiB of a file of /proc. Empty if the process has ended."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
     data = b""
     try:
-        # The kernel returns a page at a time.
+        # The kernel may return only a page at a time.
         while len(data) < MAX_PROC_BYTES and (part := os.read(fd, 65536)):
             data += part
     except OSError:
@@ -75,10 +75,11 @@ def read_proc(path: str) -> bytes:
 
 
 def own_tree(me: int = 0) -> dict[int, tuple[int, int]]:
-    """Return living descendants of this process (or of `me`), in the form of `process_table`.
+    """Return the living descendants of this process (or of `me`), in the form of `process_table`.
 
-    This is much faster on a machine with many processes, but a process that ends meanwhile may hide another. So this
-    suffices to know which processes ran before a command, but not to find all processes to kill.
+    On a machine with many processes, this is much faster than `process_table`. But a process that ends meanwhile may
+    hide another process. So the result is good enough for a list of the processes that ran before a command, but not
+    for killing all processes.
     """
     me = me or os.getpid()
     if not os.path.exists("/proc/%d/task/%d/children" % (me, me)):
@@ -123,7 +124,7 @@ def descendants(table: dict[int, tuple[int, int]], root: int, skip: set[int]) ->
 
 
 def send_signal(pid: int, number: int) -> bool:
-    """Signal a process. Returns False if the process does not exist or may not be signalled."""
+    """Signal a process. Return False if the process does not exist, or if the kernel forbids the signal."""
     if pid <= 0:  # such numbers mean whole groups, even the executor's
         return False
     try:
@@ -134,7 +135,7 @@ def send_signal(pid: int, number: int) -> bool:
 
 
 def kill_all(find: Callable[[], set[int]]) -> bool:
-    """Kill all processes that `find` returns, and their new children. Returns False if a process survives."""
+    """Kill all processes that `find` returns, and their new children. Return False if a process survives."""
     return bool(Crowd.call_stopped(lambda: kill_found(find)))
 
 
@@ -145,24 +146,24 @@ def kill_tree(root: int) -> None:
         table = process_table()
         return descendants(table, root, set()) if root in table else set()
 
-    send_signal(root, signal.SIGSTOP)  # so that it starts no more processes
+    send_signal(root, signal.SIGSTOP)  # a stopped process starts no further processes
     kill_all(below)
     send_signal(root, signal.SIGKILL)
 
 
 class Crowd:
-    """Processes of commands, so many that the executor hardly runs among them.
+    """A crowd: so many processes of commands that the executor hardly runs among them.
 
-    If the executor may signal all processes, a single call stops all of them until its work is done.
+    If the executor is PID 1, it can stop all other processes with a single call until its work is done.
     """
 
     stopped = False
     load = -1
-    """Descriptor of the kernel's load figures, open from the start, for among a crowd each system call takes long."""
+    """Descriptor of the kernel's load figures, which is opened early because each system call is slow among a crowd."""
 
     @classmethod
     def expect(cls) -> None:
-        """Open what `is_here` reads."""
+        """Open the file that `is_here` reads."""
         try:
             cls.load = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -173,14 +174,14 @@ class Crowd:
         """Return True if this process is PID 1 of a namespace with a crowd."""
         if os.getpid() != 1:
             return False
-        # Among a crowd that never sleeps the list of processes would take seconds, so the kernel's number comes first.
+        # Among a crowd that never sleeps, listing processes would take seconds, so the kernel's number comes first.
         if cls.load >= 0 and int(os.pread(cls.load, 128, 0).split()[3].partition(b"/")[0]) >= CROWD_RUNNING:
             return True
         return len(os.listdir("/proc")) >= CROWD_ENTRIES
 
     @classmethod
     def call_stopped(cls, action: Callable[[], Any]) -> Any:
-        """Return what `action` returns. A crowd is stopped until then."""
+        """Call `action`, and return its result. A crowd is stopped meanwhile."""
         if cls.stopped or not cls.is_here():
             return action()
         cls.stopped = True
@@ -200,7 +201,10 @@ class Crowd:
 
 
 def kill_found(find: Callable[[], set[int]]) -> bool:
-    """Stop processes until `find` returns no new ones, so that a fork bomb cannot escape, then kill them."""
+    """Stop processes until `find` returns no new ones, so that a fork bomb cannot escape. Then kill them.
+
+    Return False if a process survives.
+    """
     for _ in range(50):
         stopped: set[int] = set()
         for _ in range(50):
@@ -249,7 +253,7 @@ def has_program(name: str) -> bool:
 
 
 def first_kilobytes(path: str) -> str | None:
-    """Return the beginning of a small file, e.g. of /proc; None if unreadable."""
+    """Return the beginning of a file, e.g. of /proc. None if the file cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(3072).decode("ascii", "replace")
@@ -258,7 +262,10 @@ def first_kilobytes(path: str) -> str | None:
 
 
 def take_descriptors(fds: dict[int, int]) -> None:
-    """In a child, make descriptor n a copy of `fds[n]`, to be inherited by the executed program."""
+    """Make descriptor n a copy of `fds[n]` for each n in `fds`, so that an executed program inherits the copies.
+
+    Call this in a child.
+    """
     copies = {target: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 256) for target, source in fds.items()}
     for target, source in copies.items():
         os.dup2(source, target)
@@ -266,7 +273,7 @@ def take_descriptors(fds: dict[int, int]) -> None:
 
 
 def exec_program(argv: list[bytes], env: Any, fds: dict[int, int], cwd: bytes | None) -> None:
-    """In a child, execute a program without the executor's signal handlers and descriptors; never returns."""
+    """Execute a program, without the executor's signal handlers and descriptors. Call this in a child."""
     for number in CHILD_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     take_descriptors(fds)
@@ -300,7 +307,7 @@ def exec_program(argv: list[bytes], env: Any, fds: dict[int, int], cwd: bytes | 
 
 
 def switch_user(name: str, env: dict[bytes, bytes], keep_home: bool) -> None:
-    """Change to another user, with the user's groups and HOME.
+    """Change to another user. Set the user's groups and, unless `keep_home`, HOME.
 
     Raises:
         LookupError: if there is no such user, or switching is not permitted.

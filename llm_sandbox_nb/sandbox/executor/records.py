@@ -1,4 +1,4 @@
-"""Records: the format of checkpoints, descriptions and restores in the pipe. README.md describes each kind."""
+"""Records, in which checkpoints, descriptions and restores are sent through a pipe. README.md describes each kind."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ FD = struct.Struct("i")
 CHUNK_SIZE = 1024 * 1024
 MAX_RECORD_BYTES = 2 * CHUNK_SIZE
 BATCH_BYTES = 64 * 1024
-MAX_EXAMPLES = 4  # paths in a sentence about what was left out
-THE_END = 0  # mark of the end of a restore plan for the child; between host and executor, an END frame has this role
+MAX_EXAMPLES = 4  # paths in a sentence about files that were left out
+THE_END = 0  # ends a restore plan for the child; between host and executor, an END frame does this
 TOP = b"/"
 OPEN_PACK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-ARRIVAL_SECONDS = 0.005  # between two looks at a pack that is still being written
+ARRIVAL_SECONDS = 0.005  # between two attempts to read a pack that is still being written
 
 
 class RecordWriter:
-    """A writer of records to a descriptor, in the order of the calls; entries and deleted paths are sent in batches."""
+    """A writer of records to a descriptor, in the order of the calls. Entries and deleted paths are sent in batches."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -49,7 +49,7 @@ class RecordWriter:
         self.batched = 0
 
     def record(self, kind: int, payload: bytes | memoryview) -> None:
-        """Write one record; small ones are sent together, large ones without a copy."""
+        """Write one record. Small records are sent together, large records without a copy."""
         self.records += 1
         self.buffer.append(RECORD.pack(kind, len(payload)))
         if len(payload) > BATCH_BYTES:
@@ -67,7 +67,7 @@ class RecordWriter:
         self.buffer, self.buffered = [], 0
 
     def row(self, kind: int, row: object) -> None:
-        """Add an entry, or the path of a deleted one, to the batch."""
+        """Add an entry, or the path of a deleted entry, to the batch."""
         if kind != self.kind:
             self.end_batch()
             self.kind = kind
@@ -115,7 +115,7 @@ class RecordReader:
         return self.buffer[self.at - size : self.at]
 
     def read(self, size: int) -> bytes:
-        """Read at most `size` bytes, at least one. Raises EOFError."""
+        """Read at least one and at most `size` bytes. Raises EOFError."""
         data = os.read(self.fd, size)
         if not data:
             raise EOFError
@@ -166,7 +166,7 @@ class Shortfall:
             named.append(path[:256])
 
     def text(self) -> str:
-        """Return one sentence per reason."""
+        """Return a text with one sentence for each reason."""
         sentences = []
         for reason, paths in self.reasons.items():
             names = ", ".join(bytes_to_text(path) for path in paths)
@@ -176,12 +176,12 @@ class Shortfall:
 
 
 class RestorePack:
-    """A file with content that the host puts here from outside while the restore runs.
+    """A file with content that the host puts into the sandbox from outside while the restore runs.
 
     Args:
-        name: in the top folder; None without a pack.
-        top_time: mtime of that folder before the pack, and the engine's helper files, came there.
-        handed: True for a file without a name here, of which the host sends a descriptor over `HANDED`.
+        name: name of the file in the top folder; None if there is no pack.
+        top_time: mtime of the top folder before the pack, and the engine's helper files, were put there.
+        handed: True if the file has no path inside, and the host sends its descriptor through `HANDED`.
     """
 
     def __init__(self, name: str | None, top_time: int | None, handed: bool = False) -> None:
@@ -193,7 +193,7 @@ class RestorePack:
         self.buffer = memoryview(bytearray(CHUNK_SIZE if name else 0))
 
     def read(self, size: int, place: int) -> memoryview:
-        """Read `size` bytes, at most `CHUNK_SIZE`, or as many as are in place by now. Valid until the next call."""
+        """Read `size` bytes (at most `CHUNK_SIZE`), or fewer if no more have arrived. Valid until the next call."""
         if self.fd < 0:
             try:
                 self.fd = self.receive() if self.handed else os.open(self.path, OPEN_PACK)
@@ -202,7 +202,7 @@ class RestorePack:
         return self.buffer[: os.preadv(self.fd, [self.buffer[:size]], place)]
 
     def receive(self) -> int:
-        """Receive the descriptor of this pack; those of restores that have failed are closed. Raises OSError."""
+        """Receive the descriptor of this pack. Close descriptors of earlier, failed restores. Raises OSError."""
         with_host = socket.socket(fileno=HANDED)
         try:
             while True:
@@ -217,10 +217,10 @@ class RestorePack:
             with_host.detach()
 
     def copy(self, file: int, part: bytes, is_whole: Callable[[], bool]) -> int:
-        """Copy a part of the pack into a file. Returns the number of bytes.
+        """Copy a part of the pack into a file. Return the number of bytes.
 
         Args:
-            is_whole: function that waits for a moment, or returns True if no more of the pack will arrive.
+            is_whole: function that waits for a moment, and returns True if no further bytes of the pack will arrive.
 
         Raises:
             OSError: if the part is not in the pack, or cannot be written.
@@ -241,7 +241,7 @@ class RestorePack:
         return int(size)
 
     def remove(self) -> None:
-        """Close the pack, and restore the top folder."""
+        """Close and remove the pack, and restore the time of the top folder."""
         if self.fd >= 0:
             os.close(self.fd)
         self.fd = -1

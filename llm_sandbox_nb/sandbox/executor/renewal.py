@@ -1,4 +1,4 @@
-"""Renewal of a used sandbox: remove files outside of checkpoints, and describe all state except files.
+"""Renewal of a used sandbox, which removes files outside of checkpoints and describes all state except files.
 
 A used sandbox is as good as new if its files are equal to the first checkpoint, and its description is equal to the
 description at the start.
@@ -38,11 +38,11 @@ SETTINGS = ("limits", "oom_score_adj", "coredump_filter", "comm", "cgroup", "uid
 """Files of /proc/self with settings that other processes can change and children inherit."""
 IPC = ("shm", "sem", "msg")
 NETWORK = (("dev", slice(1)), ("route", slice(3)), ("if_inet6", slice(1)))
-"""Tables of interfaces, routes and addresses, with the columns that do not change with traffic."""
+"""Tables of interfaces, routes and addresses, each with the columns that traffic does not change."""
 
 
 class RenewalRequest(ChildRequest):
-    """A request to remove files of large outputs, forget output of background jobs, and describe the sandbox."""
+    """A request that removes files of large outputs, forgets output of background jobs, and describes the sandbox."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class RenewalRequest(ChildRequest):
 
 
 def describe(known: set[int], disk: tuple[int, int]) -> dict[str, str]:
-    """Return the state that can differ between a new and a used sandbox, except files.
+    """Return all state, except files, that can differ between a new and a used sandbox.
 
-    `known` are the executor's processes. Long texts are replaced by a hash with a secret key, so that programs inside
-    cannot choose a text with the same hash.
+    `known` has the pids of the executor's processes. Long texts are replaced by a hash with a secret key, so that
+    programs inside cannot choose a text with the same hash. `disk` is the usage above which the sandbox ends.
     """
     foreign = sorted((pid, *born) for pid, born in process_table().items() if pid not in known)
     return {
@@ -90,12 +90,12 @@ def describe(known: set[int], disk: tuple[int, int]) -> dict[str, str]:
 
 
 def hashed(text: bytes) -> str:
-    """Return the hash of a text, with a key that is valid in this process only."""
+    """Return the hash of a text, with a key that is different in each executor."""
     return str(hash(text))
 
 
 def read(path: str) -> bytes:
-    """Return a whole file of the kernel; empty if missing."""
+    """Return the content of a file of the kernel. Empty if the file is missing."""
     try:
         with open(path, "rb") as file:
             return file.read()

@@ -1,6 +1,6 @@
-"""Arguments of each operation, the common base of all requests, and their view of the executor (a Protocol).
+"""Arguments of each operation, the base class of all requests, and the part of the executor that requests use.
 
-A malformed request is answered here, and never reaches the code of its operation.
+A malformed request is refused here, and never reaches the code of its operation.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
     Check = Callable[[object], bool]
 
     class ExecutorContext(Protocol):
-        """The executor as the requests see it: pipe, event loop, children, and reasons to hold files."""
+        """The part of the executor that requests use: pipe, event loop, children, and reasons to make commands wait."""
 
         cwd: bytes
         """Directory in which commands start."""
         spill: bytes
         """Folder for output that is too large to be sent."""
         scope: bytes
-        """The only folder that checkpoints cover; empty to cover everything that is writable."""
+        """The only folder that checkpoints cover. Empty if they cover everything that is writable."""
         remove: str
-        """The folder of the whole sandbox, removed at the end; empty if the sandbox has its own filesystem."""
+        """Folder of the whole sandbox, which is removed at the end. Empty if the sandbox has its own filesystem."""
         requests: dict[int, Any]
-        """Requests that wait for their outcome, by number."""
+        """Requests that were not answered yet, by number."""
         children: dict[int, Callable[[int], None]]
-        """Handlers by pid, called with the wait status when the child ends."""
+        """Function for each child, by pid, that is called with the wait status when the child ends."""
         helpers: set[int]
         """Children that serve one request each."""
         keepers: set[int]
-        """Supervisors of ended programs whose descendants still run."""
+        """Supervisors of programs that have ended, while descendants of the programs still run."""
         services: set[int]
         """Children that serve requests for as long as the executor runs."""
         holds: set[str]
-        """Reasons for commands and file operations to wait: `FIRST_LOOK`, `RESTORE`."""
+        """Reasons why commands and file operations have to wait: `FIRST_LOOK`, `RESTORE`."""
 
-        # For these, see `Executor` and the event loop that it extends.
+        # `Executor` and its base classes describe these methods.
         def send(self, kind: int, number: int, payload: bytes | memoryview) -> None: ...
         def acknowledge(self, number: int, size: int) -> None: ...
         def forget(self, number: int) -> None: ...
@@ -61,11 +61,11 @@ if TYPE_CHECKING:
         def stop_everything(self, spare: Collection[object]) -> bool: ...
 
 
-FIRST_LOOK, RESTORE = "first look", "restore"  # reasons to hold files, see `ExecutorContext.holds`
+FIRST_LOOK, RESTORE = "first look", "restore"  # reasons to wait, see `ExecutorContext.holds`
 
 
 class Request:
-    """A request of the host. The body arrives through `data` and `end`; `respond` ends the request."""
+    """A request of the host. Its body arrives through `data` and `end`. `respond` ends the request."""
 
     def __init__(self, executor: ExecutorContext, number: int, params: dict[str, Any]) -> None:
         self.executor = executor
@@ -76,7 +76,7 @@ class Request:
         self.silent = False
 
     def begin(self) -> None:
-        """Begin the request; its body may follow."""
+        """Begin the request. Its body may follow."""
 
     def data(self, data: bytes) -> None:
         """Handle a piece of the body."""
@@ -86,7 +86,7 @@ class Request:
         """Handle the end of the body."""
 
     def timed_out(self) -> None:
-        """Handle the end of the request's `timeout`."""
+        """Handle the moment when the request's `timeout` is over."""
 
     def cancel(self) -> None:
         """Handle a cancellation by the host."""
@@ -130,11 +130,11 @@ class Request:
 
 
 KILLED = "killed"
-"""Reason of a command that was ended because of an exceeded limit."""
+"""Reason that ended a command if a limit was exceeded."""
 
 
 def ended_by(reason: str, code: int | None) -> dict[str, Any]:
-    """Return the fields of an outcome about the end of a command. `reason` is empty for a command that ended itself."""
+    """Return the fields of an outcome about the end of a command. `reason` is empty if the executor did not end it."""
     return {
         "exit_code": 137 if reason == KILLED else None if reason else code,
         "timed_out": reason == "timed_out",
@@ -143,7 +143,7 @@ def ended_by(reason: str, code: int | None) -> dict[str, Any]:
 
 
 def describe_error(error: Exception) -> dict[str, Any]:
-    """Convert an exception to data, from which the host makes the same exception."""
+    """Convert an exception to data. The host makes the same exception from the data."""
     if isinstance(error, OSError):
         path = error.filename
         path = bytes_to_text(path) if isinstance(path, bytes) else str(path or "")
@@ -248,11 +248,11 @@ OPERATIONS: dict[str, dict[str, Check]] = {
     },
 }  # fmt: skip
 HEAD_OPERATIONS = frozenset(["exec", "read", "write", "list", "pack", "unpack", "describe"])
-"""Operations whose arguments may be at the head of the body."""
+"""Operations whose arguments may be at the beginning of the body."""
 
 
 def problem_of(params: object) -> str:
-    """Return the error in a request's arguments, or an empty text."""
+    """Return the error in a request's arguments, or an empty text if there is none."""
     if not isinstance(params, dict) or not isinstance(params.get("op"), str):
         return "the request has no operation (`op`)"
     operation = params["op"]

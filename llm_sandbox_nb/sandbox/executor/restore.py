@@ -1,6 +1,6 @@
-"""Restores: execute the host's plan that brings files back to an earlier state, never through a link.
+"""Execution of the host's restore plan, which brings files back to an earlier state without following links.
 
-All commands have been killed before, so that no process changes the files meanwhile.
+All commands were killed before, so that no process changes the files meanwhile.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ LOST: Record = ((0, 0, 0, 0, 0, UNKNOWN_CTIME, 0, 0), 0, None, None, None)
 
 
 class RestoredFolders:
-    """Opener of folders whose content is to be changed; it restores their metadata afterwards.
+    """Opener of folders whose content will be changed. Afterwards, the folders' metadata is restored.
 
-    Args: see `Restore`.
+    `Restore` describes the arguments.
     """
 
     def __init__(self, memory: Memory, top: bytes, start: int) -> None:
@@ -73,14 +73,14 @@ class RestoredFolders:
         self.failures = 0
 
     def fail(self, name: str, error: OSError) -> None:
-        """Note a path that could not be restored, so that the next scan reports its real state."""
+        """Note a path that could not be restored, so that the next scan reports the path's real state."""
         self.failures += 1
         if len(self.failed) < MAX_NAMED_FAILURES:
             self.failed.append([name, os.strerror(error.errno or errno.EIO).lower()])
         self.memory[text_to_bytes(name)] = LOST
 
     def enter(self, path: bytes) -> tuple[int, bytes]:
-        """Open the folder of a path that will be changed. Returns the folder and the last name."""
+        """Open the folder of a path that will be changed. Return the folder, and the last name of the path."""
         folder, _, name = path.rpartition(b"/")
         folder = folder or b"/"
         if not is_ordinary_path(path) or name in (b"", b".", b".."):
@@ -125,7 +125,7 @@ class RestoredFolders:
         self.folder, self.folder_path = -1, b""
 
     def finish_folders(self) -> None:
-        """Restore the metadata of the folders, the deepest first, because changes of their content have changed it."""
+        """Restore the metadata of the folders, which changes of their content have changed. The deepest comes first."""
         for path in self.folders.keys() - self.rows.keys():
             self.try_finish(path, bytes_to_text(path), self.keep_metadata)
         for path in sorted(self.rows, key=lambda path: path.count(b"/"), reverse=True):
@@ -135,14 +135,14 @@ class RestoredFolders:
             self.remember_ctime(path)
 
     def try_finish(self, path: bytes, name: str, finish: Callable[[bytes], None]) -> None:
-        """Restore the metadata of one folder; a failure does not affect the folder's content."""
+        """Restore the metadata of one folder. Note a failure, which does not affect the folder's content."""
         try:
             finish(path)
         except OSError as error:
             self.fail(name, error)
 
     def keep_metadata(self, path: bytes) -> None:
-        """Restore the metadata of a folder before the change of its content."""
+        """Restore the metadata that a folder had before its content was changed."""
         mtime, mode = self.folders[path]
         try:
             fd = self.open_folder(path)
@@ -177,9 +177,9 @@ class RestoredFolders:
     # --------------------------------------------------------------------------------------------- memory
 
     def remember_ctime(self, path: bytes) -> None:
-        """Remember the new ctime of a path that is otherwise unchanged, or of a folder with changed content.
+        """Remember the new ctime of a folder whose content was changed, or of a path that is otherwise unchanged.
 
-        A folder of the image is forgotten instead, so that the next scan reports the folder and its content.
+        Forget a folder of the image instead, so that the next scan reports the folder and its content.
         """
         record = self.memory.get(path)
         if record and record is not LOST:
@@ -192,7 +192,7 @@ class RestoredFolders:
                 self.memory[path] = LOST
 
     def remember(self, path: bytes, row: list[Any]) -> None:
-        """Remember that an entry is as in the plan. The content of a folder of the image is unknown."""
+        """Remember that an entry is as in the plan. Forget a folder of the image, because its content is unknown."""
         if row[1] == "d" and row[2]:
             self.forget_below(path)
             self.memory[path] = LOST
@@ -200,7 +200,7 @@ class RestoredFolders:
         self.memory[path] = (signature(os.lstat(path)), row[2], row[8], row[9], row[10])
 
     def remove(self, folder: int, path: bytes, there: os.stat_result | None) -> None:
-        """Delete a path from the disk and from memory."""
+        """Delete a path from the disk and from memory. Do nothing if `there` is None."""
         if there is None:
             return
         remove(folder, os.path.basename(path))
@@ -224,9 +224,9 @@ class Restore(RestoredFolders):
     """The execution of a restore plan.
 
     Args:
-        memory: the entries before, as found by a scan; updated to the entries afterwards.
-        top: the folder that contains all files that may be changed.
-        start: when the sandbox was started, in nanoseconds.
+        memory: entries that a scan has found. They are updated to the entries after the restore.
+        top: folder that contains all files that may be changed.
+        start: start time of the sandbox in nanoseconds.
         pack: file with content that is not in the plan itself.
     """
 
@@ -235,7 +235,9 @@ class Restore(RestoredFolders):
         self.pack = pack
         if pack.top_time is not None:
             self.folders[TOP] = (pack.top_time, os.stat(TOP).st_mode)
-        with open("/proc/self/maps", "rb") as file:  # files mapped into this process, such as libraries
+        with open(
+            "/proc/self/maps", "rb"
+        ) as file:  # lists files that this process has mapped, such as libraries
             self.in_use = {line.split(None, 5)[5].rstrip(b"\n") for line in file if b"/" in line}
         self.file = -1
         self.file_row: list[Any] = []
@@ -243,7 +245,7 @@ class Restore(RestoredFolders):
         self.written = 0
 
     def run(self, reader: RecordReader) -> None:
-        """Apply the plan, with the folders' metadata last."""
+        """Apply the plan. The metadata of folders comes last."""
         steps: dict[int, Callable[[Any], None]] = {
             DELETE: self.delete, MAKE: self.make, METADATA: self.change,
         }  # fmt: skip
@@ -269,7 +271,7 @@ class Restore(RestoredFolders):
         self.finish_folders()
 
     def attempt(self, step: Callable[[Any], None], item: Any) -> None:
-        """Apply one step. Note a failure, so that the other steps follow."""
+        """Apply one step. Note a failure, and let the other steps follow."""
         name = item if isinstance(item, str) else item[0]
         try:
             step(item)
@@ -326,7 +328,7 @@ class Restore(RestoredFolders):
         self.remember(path, row)
 
     def link(self, folder: int, name: bytes, row: list[Any]) -> None:
-        """Make another name (hard link) of a file that was made before, unless that file lacks its content."""
+        """Make another name (hard link) of a file that was made earlier. Raise OSError if the file was not restored."""
         if self.memory.get(text_to_bytes(row[9])) is LOST:
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), name)
         source, last = os.path.split(text_to_bytes(row[9]))
@@ -339,7 +341,7 @@ class Restore(RestoredFolders):
         self.remember_ctime(text_to_bytes(row[9]))
 
     def change(self, row: list[Any]) -> None:
-        """Change metadata only."""
+        """Change only the metadata of an entry."""
         path = text_to_bytes(row[0])
         if row[1] == "d":
             os.close(self.open_folder(path))
@@ -355,7 +357,7 @@ class Restore(RestoredFolders):
     # ---------------------------------------------------------------------------------------------- files
 
     def begin_file(self, row: list[Any]) -> None:
-        """Begin a file with new content. An existing file without other names is overwritten."""
+        """Begin to write a file with new content. If possible, overwrite an existing file."""
         path = text_to_bytes(row[0])
         folder, name = self.enter(path)
         there = status_of(folder, name)
@@ -374,7 +376,7 @@ class Restore(RestoredFolders):
         self.file_row = row
 
     def is_reusable(self, path: bytes, there: os.stat_result | None) -> bool:
-        """Return True if a file can be overwritten: not a file of the image, and not in use by this process."""
+        """Return True for a file with one name that is not of the image, and that this process has not mapped."""
         if there is None or not stat.S_ISREG(there.st_mode) or there.st_nlink > 1:
             return False
         return there.st_ctime_ns >= self.start and path not in self.in_use
@@ -389,7 +391,7 @@ class Restore(RestoredFolders):
         self.file_row = row
 
     def content(self, kind: int, payload: bytes, reader: RecordReader) -> None:
-        """Write a piece of the file's content. Drop the piece if no file is open because of a failure."""
+        """Write a piece of the file's content. Drop the piece if no file is open, which is so after a failure."""
         if self.file < 0:
             return
         try:
@@ -410,7 +412,7 @@ class Restore(RestoredFolders):
             self.drop_file()
 
     def end_file(self) -> None:
-        """Set size and metadata of the file after its content was written."""
+        """Set the size and the metadata of the file after its content was written."""
         if self.file < 0:
             return
         row, fd = self.file_row, self.file

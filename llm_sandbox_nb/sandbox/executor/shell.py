@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
     from .request import ExecutorContext
 
-MAX_BACKGROUND_BYTES = 64 * 1024  # of output between two commands: one frame
+MAX_BACKGROUND_BYTES = 64 * 1024  # of output between two commands, which must fit into one frame
 ABORT_TICK_SECONDS = 0.02
 MAX_ABORT_TICKS = 15  # after this, a shell that has not abandoned the command is killed
 RESTART_SECONDS = 1.0  # pause after a shell that could not even start
 GIVE_UP_SECONDS = 5.0  # after this, processes that cannot be killed are left running
 SCRIPT_SECONDS = 3.0
-"""Seconds after which processes started by a script are killed. After three times as many, bash is killed."""
+"""Seconds after which the processes that a script has started are killed. After three times as long, bash is killed."""
 # Private descriptors of the shell; commands never see them.
 FD_ERR, FD_OUT, FD_SOURCE, FD_STATUS = 194, 195, 197, 199
 ABORT_SIGNAL = signal.SIGRTMAX
-# The shell is interactive, because only an interactive bash can abandon a command and keep its state: the trap turns
-# `ABORT_SIGNAL` into an interrupt once the killed child is reaped, before the next command runs.
-# Commands are sourced, not evaluated, so that they run as in a script: no job numbers, no `exit` echo.
+# The shell is interactive, because only an interactive bash can abandon a command and keep its state. The trap turns
+# `ABORT_SIGNAL` into an interrupt when the killed child is reaped, before the next command runs.
+# Commands are sourced and not evaluated, so that they run as in a script, without job numbers and the echo of `exit`.
 SHELL = [b"bash", b"--noprofile", b"--norc", b"--noediting", b"-i", b"-s"]
 SHELL_START = b"""set +m +H +o history
 unset MAILCHECK PROMPT_COMMAND; PS1= PS2=
@@ -51,7 +51,7 @@ _LLM_SANDBOX() { return "$_LLM_STATUS"; }
 trap 'builtin trap - INT; builtin kill -INT $$' RTMAX
 builtin printf '0 0 -\\n' >&199
 """
-# Before every command: close the descriptor that the command is read from, and restore the `$?` of the previous one.
+# Every command begins with this text, which closes the descriptor of the source, and restores the previous `$?`.
 SHELL_PREFIX = b"exec 196<&-;_LLM_SANDBOX&&:;"
 SHELL_RUN = b"""\
 . /dev/fd/196 0</dev/null 196<&197 194>&- 195>&- 197<&- 199>&-
@@ -64,7 +64,7 @@ SHELL_RESTORE = b"exec 1>&195 2>&194\n"
 
 
 class Shell:
-    """The persistent bash, and the two pipes for the output of bash and its jobs."""
+    """The persistent bash, and two pipes for the output of bash and its jobs."""
 
     def __init__(self, executor: ExecutorContext) -> None:
         self.executor = executor
@@ -85,7 +85,7 @@ class Shell:
         self.status = b""
         self.background = b""
         self.notice = ""
-        """An event between two commands; the next command reports it."""
+        """Sentence about an event between two commands. The next command reports it."""
         self.out = os.pipe()
         self.err = os.pipe()
         for fd in (self.out[0], self.err[0]):
@@ -94,9 +94,9 @@ class Shell:
         executor.watch_output(self.err[0], lambda: self.read_output(STDERR, self.err[0]))
 
     def start(self, bare: bool = False) -> None:
-        """Start a bash, now or when a process can be made; commands wait until bash is ready.
+        """Start a bash now, or as soon as a process can be made. Commands wait until bash is ready.
 
-        A `bare` bash has no variables, because a restore will set them.
+        A `bare` bash has no variables except PATH, because a restore will set them.
         """
         if self.pid:  # a restore has started a bash while this retry was waiting
             return
@@ -113,7 +113,7 @@ class Shell:
         self.write_line(SHELL_START)
 
     def fork_bash(self) -> None:
-        """Make the private descriptors and the process."""
+        """Make the private descriptors, and fork the process."""
         made = [*os.pipe(), *os.pipe()]
         command_r, self.command_w, self.status_r, status_w = made
         self.ready, self.status, self.trace, self.restore = False, b"", b"", False
@@ -140,7 +140,7 @@ class Shell:
         write_all(self.source, text)
 
     def write_line(self, line: bytes) -> None:
-        """Write a line, short enough for the pipe, to bash. A dead shell is ignored here, and handled by `died`."""
+        """Write a line, which must fit into the pipe, to bash. Ignore a dead shell, because `died` handles its end."""
         try:
             os.write(self.command_w, line)
         except BrokenPipeError:
@@ -151,7 +151,7 @@ class Shell:
         self.next()
 
     def next(self) -> None:
-        """Start the next command if the shell is free and there is no reason to hold files."""
+        """Start the next script or command if the shell is free. A command also waits while files are held."""
         if not self.ready or self.current or self.script:
             return
         if self.scripts:
@@ -180,20 +180,20 @@ class Shell:
         self.next()
 
     def script_ended(self, ok: bool) -> None:
-        """Handle the end of a script; `ok` is False if the shell died."""
+        """Handle the end of a script. `ok` is False if the shell died."""
         script, self.script = self.script, None
         if script:
             script.done(ok)
             self.next()
 
     def take_background(self) -> None:
-        """Read the output of background jobs in the pipes, just before a command starts."""
+        """Read the output of background jobs from the pipes, just before a command starts."""
         for stream, ends in ((STDOUT, self.out), (STDERR, self.err)):
             for _ in range(pipe_bytes(ends[0]) // PIPE_READ + 1):
                 self.read_output(stream, ends[0])
 
     def read_output(self, stream: int, fd: int) -> None:
-        """Read stdout or stderr of the shell, for the current command or as background output."""
+        """Read stdout or stderr of the shell, which is output of the current command or of background jobs."""
         try:
             data = os.read(fd, PIPE_READ)
         except BlockingIOError:
@@ -226,7 +226,7 @@ class Shell:
             self.executor.unwatch(self.status_r)
 
     def take_status(self, words: list[bytes]) -> None:
-        """Handle a report about the current command; ignore others, because any process can write to this pipe."""
+        """Handle a report about the current command. Ignore others, because any process can write to this pipe."""
         if len(words) != 3 or not words[0].isdigit() or not words[1].isdigit():
             return
         if not self.ready:
@@ -246,13 +246,13 @@ class Shell:
             self.command_ended(int(words[1]) & 255)
 
     def command_ended(self, code: int) -> None:
-        """Read the rest of an ended command's output: exactly the bytes in the pipes now."""
+        """Read the rest of an ended command's output, which is exactly the bytes that are in the pipes now."""
         self.code = code
         self.left = {STDOUT: pipe_bytes(self.out[0]), STDERR: pipe_bytes(self.err[0])}
         self.finish_if_drained()
 
     def finish_if_drained(self) -> None:
-        """Respond once the last output has been read."""
+        """Respond if the last output has been read."""
         command, code = self.current, self.code
         if command and not any(self.left.values()):
             self.current = None
@@ -280,7 +280,7 @@ class Shell:
         self.executor.after(ABORT_TICK_SECONDS, lambda: self.abort_tick(command, tick + 1))
 
     def died(self, status: int) -> None:
-        """Handle the end of the shell: end the current command, and start a new shell."""
+        """Handle the end of the shell. End the current command, and start a new shell."""
         self.executor.unwatch(self.status_r)
         quietly_close(self.command_w, self.status_r, self.source)
         command = self.current
@@ -312,7 +312,7 @@ class Shell:
 
 
 class ShellCommand(Request):
-    """A command in the persistent shell: its output, its processes, its end."""
+    """A command in the persistent shell, with its output and its processes."""
 
     def __init__(self, shell: Shell, number: int, params: dict[str, Any]) -> None:
         super().__init__(shell.executor, number, params)
@@ -336,7 +336,7 @@ class ShellCommand(Request):
         self.shell.enqueue(self)
 
     def start(self) -> None:
-        """Note all running processes, so that an abort kills only processes of this command."""
+        """Remember all running processes, so that an abort kills only processes of this command."""
         self.started = time.monotonic()
         limit = int(self.params["output_limit"])
         self.capture = Capture(self.send, limit, self.executor.spill_path(self.number))
@@ -356,13 +356,13 @@ class ShellCommand(Request):
             self.abort("interrupted")
 
     def abort(self, reason: str) -> None:
-        """Kill the processes of the command. Then the shell reports the end of the command, or is killed too."""
+        """Kill the processes of the command. The shell then reports the command's end, or is killed too."""
         if not self.reason:
             self.reason = reason
             self.shell.abort(self)
 
     def end_with(self, text: str) -> bool:
-        """End the command because of an exceeded limit. Returns False if the command is not running."""
+        """End the command because a limit was exceeded. Return False if the command is not running."""
         if self.capture is None or self.reason:
             return False
         self.add_notice(text)
@@ -370,7 +370,7 @@ class ShellCommand(Request):
         return True
 
     def take(self, stream: int, data: bytes) -> None:
-        """Handle output. When bash abandons a command, it writes a newline, which is held back."""
+        """Handle output. During an abort, hold back the last byte of stderr, which may be a newline of bash."""
         assert self.capture is not None
         if self.reason and stream == STDERR:
             data = self.held + data
@@ -379,7 +379,7 @@ class ShellCommand(Request):
             self.capture.feed(stream, data)
 
     def own_processes(self) -> set[int]:
-        """Return living processes of this command, without the shell, older jobs and other requests."""
+        """Return the living processes of this command, but not the shell, older jobs and other requests."""
         table = process_table()
         skip = {pid for pid, identity in self.before.items() if table.get(pid, (0, -1))[1] == identity[1]}
         skip.discard(self.shell.pid)
@@ -387,7 +387,7 @@ class ShellCommand(Request):
         return descendants(table, os.getpid(), skip) - {self.shell.pid}
 
     def finish(self, code: int | None) -> None:
-        """Respond, after all output was read."""
+        """Respond after all output was read."""
         capture = self.capture
         assert capture is not None
         if self.held and not (self.abandoned and self.held == b"\n"):
@@ -412,9 +412,9 @@ class ShellScript:
     """A script of the executor that the shell runs between two commands.
 
     Args:
-        line: line for the shell's stdin, which must end with a report on the status pipe.
-        script: text of the file that the line sources; if empty, the line may write to the file.
-        done: function called with True once the shell has run the script, with False if the shell ended.
+        line: line for the shell's stdin. Its last command must write a report to the status pipe.
+        script: text of the file that the line sources. If the text is empty, the line may write to the file.
+        done: function that is called with True after the shell has run the script, or with False if the shell ended.
     """
 
     def __init__(self, shell: Shell, line: bytes, script: bytes, done: Callable[[bool], None]) -> None:
@@ -434,7 +434,7 @@ class ShellScript:
         shell.write_line(self.line.replace(SERIAL, b"%d" % shell.serial))
 
     def late(self) -> None:
-        """Kill the processes of a late script, and after three tries the shell."""
+        """Kill the processes of a late script. At the third try, kill the shell."""
         shell = self.shell
         if shell.script is not self:
             return

@@ -1,9 +1,9 @@
 """The state of the shell, as a script that restores the directory, umask, options, variables and functions.
 
-Bash itself writes the script, in a subshell and with builtins only. Functions and aliases with the names of builtins
-are not called: in POSIX mode, special builtins have priority over functions, and one of them removes the function
-`builtin`. POSIX mode leaves the option inherit_errexit on, so the script resets that option. Functions and aliases are
-last in the script, so that they cannot change the effect of the rest.
+Bash itself writes the script, in a subshell and with builtins only. It does not call functions and aliases with the
+names of builtins. In POSIX mode, special builtins have priority over functions, and one of them removes the function
+`builtin`. POSIX mode leaves the option inherit_errexit on, so the script resets this option. Functions and aliases are
+last in the script, so that they cannot change the effect of the other lines.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RESTORE = (
 
 
 class ShellState:
-    """State of the shell, saved after commands that may have changed it."""
+    """State of the shell, which is saved for a checkpoint if a command may have changed the state."""
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
@@ -57,7 +57,7 @@ class ShellState:
         return self.shell.pid, self.shell.commands
 
     def save(self, done: Callable[[str], None]) -> None:
-        """Update `state`, then call `done` with the reason of a failure, else with an empty text."""
+        """Update `state`. Then call `done` with the reason of a failure, or with an empty text."""
         shell = self.shell
         if shell.current:
             done("a command was running")
@@ -82,7 +82,7 @@ class ShellState:
         done("")
 
     def note_cwd(self) -> bytes:
-        """Note and return the current folder of the shell."""
+        """Remember and return the current folder of the shell."""
         try:
             folder = os.readlink(b"/proc/%d/cwd" % self.shell.pid)
         except OSError:
@@ -91,9 +91,7 @@ class ShellState:
         return folder
 
     def restore(self, state: bytes, done: Callable[[str], None]) -> None:
-        """Set this state in a new shell, then call `done` with a sentence about a part that could not be restored, or
-        "".
-        """
+        """Set this state in a new shell. Then call `done` with the reason of a failure, or with an empty text."""
         script = ShellScript(self.shell, RESTORE, state, lambda ok: self.restored(state, ok, done))
         self.shell.enqueue_script(script)
 
@@ -109,7 +107,10 @@ class ShellState:
         done("")
 
     def report(self, id: str, since: str | None, why: str) -> tuple[dict[str, str], bytes]:
-        """Return the shell's part of a checkpoint's outcome, and the state; empty if the host already has it."""
+        """Return the fields about the shell in a checkpoint's outcome, and the state.
+
+        The state is empty if the host has this state already.
+        """
         if why:
             return {"state": "none", "cwd": "", "why": why}, b""
         same = since is not None and self.sent == (since, self.state)
@@ -118,5 +119,5 @@ class ShellState:
 
 
 def enter(folder: bytes) -> bytes:
-    """Return a line that enters a folder by its real name; the variable PWD is restored later."""
+    """Return a line that enters a folder by its real name. A later line restores the variable PWD."""
     return b"cd -- '" + folder.replace(b"'", b"'\\''") + b"'\n" if folder else b""

@@ -34,22 +34,22 @@ if TYPE_CHECKING:
     Look = tuple[int, int, int, int, int]
 
 MAX_REPORTED_ROOTS = 32
-CLOCK_TICK_SECONDS = 0.012  # longest step of the files' clock
+CLOCK_TICK_SECONDS = 0.012  # longest step of the clock of ctimes
 COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, the source of ctimes
 MAX_ENGINE_ENTRIES = 10_000
-"""Maximum number of entries of an engine's folders to examine."""
+"""Maximum number of entries that are examined in the engine's folders."""
 NOT_KEPT = "Not kept, and removed by a restore"
 CHANGED = "only a new sandbox has the original"
 
 
 class EngineFolders:
-    """Folders with content of the engine, such as /dev and /sys/fs/cgroup, which checkpoints do not contain.
+    """Folders that the engine fills, such as /dev and /sys/fs/cgroup. Checkpoints do not contain these folders.
 
-    If commands can write there, a restore removes added entries, and reports changed ones.
+    If commands can write into them, a restore removes added entries, and reports changed entries.
 
     Args:
-        folders: function that returns the folders, and all paths where something is mounted.
-        start: start of the sandbox, in nanoseconds, on the clock of ctimes.
+        folders: function that returns the folders, and the paths of all mounts.
+        start: start time of the sandbox in nanoseconds, on the clock of ctimes.
     """
 
     def __init__(self, folders: Callable[[], tuple[list[bytes], set[bytes]]], start: int) -> None:
@@ -84,7 +84,7 @@ class EngineFolders:
                 shortfall.add(NOT_KEPT, path)
 
     def restore(self) -> list[list[str]]:
-        """Remove entries that commands have made in these folders. Returns the remaining differences, with reasons."""
+        """Remove entries that commands have made in these folders. Return the remaining differences, with reasons."""
         problems: list[list[str]] = []
         missing = set(self.known)
         for path, info in self.entries():
@@ -98,12 +98,12 @@ class EngineFolders:
 
 
 def look_of(info: os.stat_result) -> Look:
-    """Return values of which at least one differs after a change or replacement, except for a folder's entries."""
+    """Return values of which at least one differs after an entry was replaced, or its mode or owner has changed."""
     return info.st_mode, info.st_uid, info.st_gid, info.st_rdev, info.st_ino
 
 
 def remove_path(path: bytes) -> list[list[str]]:
-    """Remove an entry and its content. Returns the path with the reason if this fails."""
+    """Remove an entry and all its content. If that fails, return the path with the reason."""
     try:
         folder = os.open(os.path.dirname(path), OPEN_FOLDER)
         try:
@@ -118,12 +118,12 @@ def remove_path(path: bytes) -> list[list[str]]:
 
 
 class Snapshotter:
-    """Server of one request after the other.
+    """Server of requests, one after the other.
 
     Args:
-        scope: the only folder to scan; empty to scan everything that is writable.
+        scope: the only folder that is scanned. If it is empty, everything that is writable is scanned.
         spill: the executor's folder, which is left out.
-        epoch: start of the sandbox.
+        epoch: start time of the sandbox.
     """
 
     def __init__(self, scope: bytes, spill: bytes, epoch: Epoch) -> None:
@@ -134,7 +134,7 @@ class Snapshotter:
         self.known = KnownDigests({})
         """Digests in the latest memory."""
         self.watches: FolderWatches | None = None
-        """Watches since the latest scan, if the next one can examine only changed paths."""
+        """Watches since the latest scan. None if the next scan must walk over all files."""
         self.watched_mounts: tuple[list[Mount], set[bytes]] = [], set()
         self.engine_folders = EngineFolders((lambda: ([], set())) if scope else engine_folders, epoch.start)
         self.reader = RecordReader(0)
@@ -163,7 +163,7 @@ class Snapshotter:
         return writable_mounts()
 
     def checkpoint(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Report the differences from a remembered checkpoint, or everything."""
+        """Report the differences from a remembered checkpoint, or all files if no checkpoint is remembered."""
         set_policy("SCHED_BATCH")
         since = params.get("since")
         old = self.memories.get(since) if since is not None else None
@@ -193,7 +193,7 @@ class Snapshotter:
     def scan(
         self, writer: RecordWriter, old: Memory, limits: ScanLimits, mounts: list[Mount], skipped: set[bytes]
     ) -> FilesystemScan:
-        """Report the differences from `old`: at the paths that the watches report, or found by a walk."""
+        """Report the differences from `old`. Examine the paths that the watches report, or walk over all files."""
         if old is not self.known.memory:
             self.known = KnownDigests(old)
         scan = FilesystemScan(writer, old, limits, known=self.known)
@@ -219,7 +219,7 @@ class Snapshotter:
                 self.watched_mounts = mounts, skipped
                 if os.path.isdir(self.spill) and any(is_below(self.spill, mount.path) for mount in mounts):
                     self.watches.add_unlisted(self.spill)
-            except OSError:  # this user may have no more of them
+            except OSError:  # this user cannot have more inotify descriptors
                 pass
         scan.scan(mounts, skipped, self.epoch)
         if self.watches:
@@ -234,7 +234,7 @@ class Snapshotter:
         self.watches = None
 
     def restore(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Restore the files of the plan. Remember them if the plan started from a known checkpoint."""
+        """Restore the files as in the plan. Remember them if the plan started from a known checkpoint."""
         from .restore import MAX_NAMED_FAILURES, Restore
 
         set_policy("SCHED_OTHER")
@@ -269,7 +269,7 @@ def changed_memory(memory: Memory, changed: dict[bytes, Record | None]) -> Memor
 
 
 def wait_for_tick() -> None:
-    """Wait until new changes get a later ctime than all changes before."""
+    """Wait until new changes get a later ctime than all earlier changes."""
     end = time.monotonic() + CLOCK_TICK_SECONDS
     try:
         now = time.clock_gettime_ns(COARSE_CLOCK)
@@ -280,7 +280,7 @@ def wait_for_tick() -> None:
 
 
 def set_policy(name: str) -> None:
-    """Set the scheduling policy, so that scans yield to commands and restores do not. (`nice` could not be undone.)"""
+    """Set the scheduling policy, so that scans yield to commands and restores do not. (Niceness cannot be undone.)"""
     try:
         os.sched_setscheduler(0, getattr(os, name), os.sched_param(0))
     except OSError:
@@ -288,7 +288,7 @@ def set_policy(name: str) -> None:
 
 
 def serve_history(scope: bytes, spill: bytes, epoch: Epoch) -> None:
-    """Serve in the child: requests on fd 0, records on fd 1, outcomes on fd 3."""
+    """Serve in the child. Requests come from fd 0, records go to fd 1, and outcomes go to fd 3."""
     gc.disable()
     os.umask(0)
     enlarge_pipes(0, 1)

@@ -1,8 +1,8 @@
-"""Bytes in both directions between the host and a program, each at the pace of its reader.
+"""Requests that move bytes in both directions between the host and a program, at the pace of the reader.
 
 The body of such a request is a stream of records with a header `>cI`: a kind and a number. For some kinds, the number
 is the size of the bytes that follow. Kind `a` raises the number of output bytes that the host accepts. The executor
-does not read more from the program, so an endless writer blocks, and the output does not accumulate.
+reads no further bytes from the program, so an endless writer blocks, and output does not accumulate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ ASKED = b"a"
 
 
 class StreamRequest(Request):
-    """Bytes from descriptor `reads` to the host, and from the host to `writes`. Both are non-blocking, or -1."""
+    """Request that moves bytes from descriptor `reads` to the host, and from the host to descriptor `writes`.
+
+    Both descriptors are non-blocking, or -1.
+    """
 
     def begin(self) -> None:
         self.reads = self.writes = -1
@@ -32,7 +35,7 @@ class StreamRequest(Request):
     # ------------------------------------------------------------------------------------------- from the host
 
     def data(self, data: bytes) -> None:
-        """Handle a piece of the records, cut anywhere. Bytes for the program are acknowledged once written."""
+        """Handle a piece of the body, which may be cut anywhere. Acknowledge bytes when the program gets them."""
         view, self.head = memoryview(self.head + data), b""
         used = 0
         while view:
@@ -57,7 +60,7 @@ class StreamRequest(Request):
         self.pump()
 
     def take_record(self, kind: bytes, value: int) -> None:
-        """Handle a header: set `left` to the number of following bytes, and `heard` to False to drop them."""
+        """Handle a header. Set `left` to the number of following bytes. Set `heard` to False to drop these bytes."""
         raise NotImplementedError
 
     def pump(self) -> None:
@@ -82,12 +85,12 @@ class StreamRequest(Request):
         """Handle a program that accepts no more bytes. Further bytes are dropped."""
 
     def drained(self) -> None:
-        """Called when all received bytes were written."""
+        """Handle the moment when all received bytes were written."""
 
     # --------------------------------------------------------------------------------------------- to the host
 
     def set_room(self, room: int) -> None:
-        """Set the number of bytes that may be sent to the host. At 0 the program's output is not read."""
+        """Set the number of bytes that may be sent to the host. With 0, the program's output is not read."""
         self.room = room
         if self.reads < 0:
             return

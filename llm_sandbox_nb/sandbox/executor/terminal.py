@@ -1,7 +1,8 @@
-"""A program on its own terminal, separate from the shell: for a person, not for a model.
+"""A program on its own terminal, separate from the shell, for a person and not for a model.
 
-Records in the body, see `stream_request`: `i` and the number of typed bytes that follow; `r` and the number of bytes
-that the terminal itself reports (answers to a program, the mouse); `s` and the size as rows * 65536 + columns.
+The body has records as in `stream_request`, of three further kinds. `i` has the number of typed bytes that follow. `r`
+has the number of bytes that the terminal itself reports (answers to a program, the mouse). `s` has the size of the
+terminal as rows * 65536 + columns.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from .stream_request import StreamRequest
 
 TYPED, REPORTED, SIZE = b"i", b"r", b"s"
 TIOCGSID = 0x5429  # returns the session leader of a terminal; Python has no name for this request
-LAST_OUTPUT_SECONDS = 1.0  # to read the remaining output after the program has ended
+LAST_OUTPUT_SECONDS = 1.0  # time to read the remaining output after the program has ended
 
 
 class TerminalRequest(StreamRequest):
-    """A program whose stdin, stdout and stderr are a terminal; all its processes end with the request."""
+    """A program whose stdin, stdout and stderr are a terminal. All its processes end with the request."""
 
     def begin(self) -> None:
         self.pid = 0
@@ -104,10 +105,10 @@ class TerminalRequest(StreamRequest):
                 set_size(self.writes, value)
 
     def reports_are_read(self) -> bool:
-        """Return True if a program in the foreground reads key by key, as programs do that query a terminal.
+        """Return True if a program in the foreground reads key by key. Programs that query the terminal do this.
 
-        The shell reads key by key too, but does not query the terminal. Late reports for an ended program would appear
-        in the shell's next line.
+        The shell reads key by key too, but does not query the terminal. Late reports for a program that has ended would
+        appear in the shell's next line.
         """
         try:
             if termios.tcgetattr(self.writes)[3] & termios.ICANON:
@@ -120,7 +121,7 @@ class TerminalRequest(StreamRequest):
     # --------------------------------------------------------------------------------------------- to the host
 
     def ended_writing(self) -> None:
-        """Called when no program has the terminal open any more."""
+        """Handle the moment when no program has the terminal open any more."""
         self.over = True
         if not self.pid:  # otherwise the request ends when the program is reaped
             self.finish()
@@ -128,7 +129,7 @@ class TerminalRequest(StreamRequest):
     # ---------------------------------------------------------------------------------------------- the end
 
     def program_ended(self) -> None:
-        """Note the exit code, and kill all processes that the program left running."""
+        """Read the exit code, and kill all processes that the program has left running."""
         try:
             line = os.read(self.result_r, 4096)
         except OSError:
@@ -142,14 +143,14 @@ class TerminalRequest(StreamRequest):
         self.abort("interrupted")
 
     def end_with(self, text: str) -> bool:
-        """End the program because of an exceeded limit, with a message on its terminal. Returns False."""
+        """End the program because a limit was exceeded. Show a message on its terminal. Return False."""
         if self.pid and not self.reason:
             self.send(STDOUT, ("\r\n%s\r\n" % text).encode())
             self.abort("interrupted")
         return False
 
     def abort(self, reason: str) -> None:
-        """End the program; the response follows when the child is reaped."""
+        """End the program. The response follows when the child is reaped."""
         self.reason = self.reason or reason
         if not self.pid:
             self.respond({"exit_code": None, "interrupted": True})
@@ -161,7 +162,7 @@ class TerminalRequest(StreamRequest):
             kill_tree(self.pid)
 
     def ended(self, _status: int) -> None:
-        """Finish after the last process, when the host has had time to read the last output."""
+        """Finish after the last process has ended and the host has had time to read the last output."""
         self.executor.helpers.discard(self.pid)
         self.outcome.setdefault("exit_code", None)
         self.pid = 0
@@ -184,6 +185,6 @@ class TerminalRequest(StreamRequest):
 
 
 def set_size(fd: int, value: int) -> None:
-    """Set the size of a terminal; the kernel signals the programs on it."""
+    """Set the size of a terminal. The kernel sends a signal to the programs on the terminal."""
     rows, columns = max(1, min(value >> 16, 4096)), max(1, min(value & 0xFFFF, 4096))
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

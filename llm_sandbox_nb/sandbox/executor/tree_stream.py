@@ -1,9 +1,10 @@
-"""Trees of files as a stream, out of the sandbox (`pack`) and into the sandbox (`unpack`).
+"""File trees as a stream, out of the sandbox (`pack`) and into the sandbox (`unpack`).
 
-A tree is sent as records: a header `>BHI` (kind, length of the path, mode), the path, and for a file its content in
-chunks. A chunk begins with its length as `>I`; the last chunk is empty. Kinds: D directory, F file, S skipped (the
-content is the reason), H another name of a file (the content is the first name), and E, which ends the tree. L, only
-into the sandbox, is a link (the content is the target).
+A tree is sent as records. A record has a header `>BHI` (kind, length of the path, mode), the path, and content. The
+content is a sequence of chunks. A chunk begins with its length as `>I`. The last chunk is empty. The kinds are F for a
+file, S for a skipped entry (the content is the reason), and H for another name of a file (the content is the first
+name). Only trees into the sandbox have L for a link (the content is the target). The kinds D for a directory, and E for
+the end of the tree, have no content.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 RECORD = struct.Struct(">BHI")
 CHUNK = struct.Struct(">I")
 DIRECTORY, FILE, LINK, SAME, SKIPPED, THE_END = b"DFLHSE"
-MAX_TREE_ENTRIES = 100_000  # in one transfer, as `MAX_NAMES_BYTES`
+MAX_TREE_ENTRIES = 100_000  # in one transfer, like `MAX_NAMES_BYTES`
 MAX_TREE_DEPTH = 98
-"""Maximum number of folders above a file; deeper folders are not entered."""
+"""Maximum number of folders above a file. Deeper folders are not entered."""
 MAX_NAMES_BYTES = 32 * 1024 * 1024
 
 
 class TreeWriter:
-    """A writer of a tree to fd 1, up to a limit of content and of names."""
+    """A writer of a tree to fd 1. The bytes of content and of names are limited."""
 
     def __init__(self, limit: int) -> None:
         self.left = limit
@@ -47,7 +48,7 @@ class TreeWriter:
         write_all(1, RECORD.pack(kind, len(path), mode) + path)
 
     def has_room(self) -> bool:
-        """Return True if another entry is allowed; the first refusal is recorded."""
+        """Return True if another entry is allowed. At the first refusal, write the reason."""
         if self.entries_left > 0 and self.names_left > 0:
             return True
         if not self.full:
@@ -61,7 +62,7 @@ class TreeWriter:
         write_all(1, CHUNK.pack(len(reason)) + reason + CHUNK.pack(0))
 
     def file(self, path: bytes, name: bytes) -> None:
-        """Write a regular file; its size may change during reading."""
+        """Write a regular file, whose size may change meanwhile."""
         try:
             fd = os.open(path, OPEN_READ | os.O_NOFOLLOW)
         except OSError as error:
@@ -86,7 +87,7 @@ class TreeWriter:
             os.close(fd)
 
     def content(self, fd: int) -> None:
-        """Write an open file in chunks; a growing file is cut at the limit."""
+        """Write an open file in chunks. Cut a growing file at the limit."""
         while True:
             data = os.read(fd, min(CHUNK_SIZE, self.left))
             if not data:
@@ -122,7 +123,7 @@ class TreeWriter:
 
 
 def pack(params: dict[str, Any]) -> dict[str, Any]:
-    """Write a file, or the content of a folder, as a tree to fd 1."""
+    """Write a file, or the content of a folder, to fd 1 as a tree."""
     path = text_to_bytes(params["path"])
     writer = TreeWriter(int(params["limit"]))
     if stat.S_ISDIR(os.stat(path).st_mode):
@@ -160,7 +161,7 @@ class TreeReader:
 
 
 def unpack(params: dict[str, Any]) -> dict[str, Any]:
-    """Unpack the tree in the body into a folder; files and links of the same name are replaced, others stay."""
+    """Unpack the tree in the body into a folder. Replace files and links of the same name. Keep all other files."""
     target = text_to_bytes(params["path"])
     os.makedirs(target, exist_ok=True)
     reader = TreeReader()

@@ -1,4 +1,4 @@
-"""The history of a sandbox's files, stored outside of the sandbox: checkpoints to read, compare and restore.
+"""The history of a sandbox's files: checkpoints that can be read, compared and restored.
 
-`store.HistoryStore` is the storage on disk: metadata in `index.py` (SQLite), content in `packs.py`.
+`store.HistoryStore` stores the history outside of the sandbox: metadata in `index.py` (SQLite), content in `packs.py`.
 """

@@ -1,4 +1,4 @@
-"""History of one sandbox: creates, stores and reads checkpoints."""
+"""The history of one sandbox, which creates, stores and reads checkpoints."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ CHECKPOINT_TIMEOUT = 180.0
 SCAN_SECONDS = 120.0
 """Seconds after which a scan stops and reports the files found so far."""
 SPARE_BYTES = 256 * 1024 * 1024
-"""Bytes of this machine's disk that a checkpoint leaves free."""
+"""Bytes that a checkpoint leaves free on this machine's disk."""
 SPARE_BYTES_OF_RESTORE = 16 * 1024 * 1024
-"""The same for the checkpoint before a restore. It is lower, because a user asked for the restore."""
+"""Bytes that the checkpoint before a restore leaves free. They are fewer, because a user asked for the restore."""
 _PREFIX = "llm-sandbox-history-"
 _T = TypeVar("_T")
 
 
 class SandboxHistory:
-    """History of one sandbox; see `History`. Use from one event loop, and hold `lock` while scanning or restoring.
+    """History of one sandbox; see `History`. Callers use one event loop, and hold `lock` during scans and restores.
 
     Args:
         scope: sentence about the files that the history covers.
@@ -62,13 +62,13 @@ class SandboxHistory:
         self.lock = asyncio.Lock()
         self.store: HistoryStore | None = None
         self.head: str | None = None
-        """The checkpoint that is equal to the sandbox's files, as of the last scan."""
+        """Id of the checkpoint to which the sandbox's files were equal at the last scan."""
         self.last_scan: str | None = None
-        """The executor's id of the last scan."""
+        """Id of the last scan. The executor can report the changes since this scan."""
         self.entries: dict[str, Entry] = {}
-        """All entries at the last scan. Never modified: a scan with differences makes a new dictionary."""
+        """All entries at the last scan. The dictionary is never modified; a scan with differences makes a new one."""
         self.stored: tuple[str, dict[str, Entry]] | None = None
-        """The checkpoint stored last, with its entries."""
+        """Id and entries of the checkpoint that was stored last."""
         self.shell: bytes | None = None
         """The state of the shell at the last scan."""
         self.below = below
@@ -108,7 +108,7 @@ class SandboxHistory:
         return self.store_with(id).checkpoint(id)
 
     def store_with(self, id: str) -> HistoryStore:
-        """Return the store of this sandbox, to read checkpoint `id`. Raises HistoryError if there is no store."""
+        """Return the store in which to read checkpoint `id`. Raises HistoryError if no checkpoint was taken yet."""
         if self.store is None:
             raise HistoryError(f"This sandbox has no checkpoint {id!r}: no checkpoint was taken yet.")
         return self.store
@@ -185,7 +185,7 @@ class SandboxHistory:
             HistoryCopy(store, self._temporary).discard()
 
     async def close(self) -> None:
-        """Close the files, and remove a temporary folder."""
+        """Close the files of the history. Remove its folder if the folder is temporary."""
         async with self.lock:
             await finish_anyway(asyncio.to_thread(self._close_store))
 
@@ -203,12 +203,12 @@ class SandboxHistory:
         spare: int = SPARE_BYTES,
         walk: bool = False,
     ) -> str:
-        """Take a checkpoint while holding `lock`. Never drop `pinned` checkpoints to make room.
+        """Take a checkpoint; the caller holds `lock`. Never drop `pinned` checkpoints to make room.
 
         With `walk`, the sandbox examines all files, even if the kernel has not reported a change.
 
         Raises:
-            HistoryNotWrittenError: if this machine's disk would have less than `spare` bytes.
+            HistoryNotWrittenError: if this machine's disk has no more than `spare` bytes.
         """
         first = self.last_scan is None
         scan, found = await self.scan_locked(connection, spare=spare, walk=walk)
@@ -227,10 +227,12 @@ class SandboxHistory:
     async def scan_locked(
         self, connection: ExecutorConnection, *, spare: int = SPARE_BYTES, walk: bool
     ) -> tuple[PendingCheckpoint, dict[str, Entry]]:
-        """Scan the files while holding `lock`; see `take_locked`. Return the pending checkpoint and all entries.
+        """Scan the files; the caller holds `lock`. Return the pending checkpoint and all entries.
+
+        `take_locked` describes the arguments.
 
         Raises:
-            HistoryNotWrittenError: if this machine's disk would have less than `spare` bytes.
+            HistoryNotWrittenError: if this machine's disk has no more than `spare` bytes.
         """
         store = await asyncio.to_thread(self._open)
         scan = PendingCheckpoint(self, store, room_for_content(store, spare))
@@ -260,7 +262,7 @@ class HistoryCopy:
         return cls(source.continued_in(target), folder is None)
 
     def discard(self) -> None:
-        """Close the files, and remove a temporary folder. May be called twice."""
+        """Close the files of the copy. Remove its folder if the folder is temporary. A second call does nothing."""
         self.store.close()
         if self.temporary:
             remove_history(self.store.folder)
@@ -270,7 +272,7 @@ def room_for_content(store: HistoryStore, spare: int) -> int:
     """Return the maximum bytes of content for one checkpoint.
 
     Raises:
-        HistoryNotWrittenError: if this machine's disk would have less than `spare` bytes.
+        HistoryNotWrittenError: if this machine's disk has no more than `spare` bytes.
     """
     free = shutil.disk_usage(store.folder).free
     if free <= spare:
@@ -331,7 +333,7 @@ class PendingCheckpoint:
         return found
 
     def commit(self, found: dict[str, Entry], pinned: Collection[str] = (), *, changed: bool = False) -> str:
-        """Store the entries if anything has changed, or always if `changed`. Return the id of the current checkpoint.
+        """Store the entries if anything has changed or `changed` is True. Return the id of the current checkpoint.
 
         Raises:
             HistoryNotWrittenError: if this machine's disk is full.
@@ -387,7 +389,7 @@ def _printable(text: object) -> str:
 
 
 async def finish_anyway(work: Awaitable[_T]) -> _T:
-    """Wait for work that must not be interrupted; raise a cancellation afterwards."""
+    """Wait for work that must not be interrupted. If this task is cancelled, raise the cancellation afterwards."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

@@ -1,4 +1,4 @@
-"""Diffs between two checkpoints, for people: paths, texts, and a sentence for other differences."""
+"""Differences between two checkpoints for people to read: paths, texts, and a description of other differences."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def compare(store: HistoryStore, before: Manifest, after: Manifest) -> Changes:
     """Compare two manifests.
 
     A folder is listed if it was added or deleted, or its rights have changed. Files of the image are not listed as new
-    if they were read before (`ImageFiles.expand`).
+    if `ImageFiles.expand` has read them before.
     """
     differing = sorted(differing_paths(before, after), key=os.fsencode)
     room = MAX_TEXTS_BYTES
@@ -50,7 +50,7 @@ def compare(store: HistoryStore, before: Manifest, after: Manifest) -> Changes:
 
 
 def differing_paths(before: Manifest, after: Manifest, changed: Collection[str] | None = None) -> list[str]:
-    """Return the paths with a difference that matters to a person; changed times of folders are ignored.
+    """Return the paths with a difference that matters to a person. Changed times of folders do not matter.
 
     Args:
         changed: the paths of `delta(before, after)`, if known.
@@ -74,7 +74,7 @@ def differing_contents(before: Manifest, after: Manifest) -> list[str]:
 
 
 def _touched(old: Entry | None, new: Entry | None) -> bool:
-    """Return True if only the time differs. False for a file whose content was not stored."""
+    """Return True if only the time differs. Return False for a file whose content was not stored."""
     if old is None or new is None or (new.type == FILE and new.chunks is None):
         return False
     return dataclasses.replace(old, mtime_ns=new.mtime_ns) == new
@@ -87,13 +87,13 @@ def _differs(before: Manifest, after: Manifest, path: str, in_image: bool) -> bo
             return (old.mode, old.uid, old.gid) != (new.mode, new.uid, new.gid)
         return not old.alike(new)
     known, other = (old, after) if new is None else (new, before)
-    # A file as in the image is not a change if the other manifest has its whole folder as in the image.
+    # A path that is as in the image has not changed if its whole folder in the other manifest is as in the image.
     as_image = known is not None and (known.base or (known.type == FOLDER and in_image))
     return not (as_image and in_base_folder(other, path))
 
 
 def in_base_folder(manifest: Manifest, path: str) -> bool:
-    """Return True if a path is in a folder that the manifest marks, with all its content, as in the image."""
+    """Return True if, according to the manifest, a path is in a folder whose whole content is as in the image."""
     for folder in parents(path):
         entry = manifest.get(folder)
         if entry is not None:
@@ -112,7 +112,7 @@ def _change(store: HistoryStore, path: str, old: Entry | None, new: Entry | None
 
 
 def _text(store: HistoryStore, entry: Entry | None, room: int) -> bytes | None:
-    """Return the content of a small text file, else None."""
+    """Return the content of a small text file, or None for any other entry."""
     if entry is None or entry.type != FILE or entry.chunks is None or entry.size > min(MAX_TEXT_BYTES, room):
         return None
     try:
@@ -123,7 +123,7 @@ def _text(store: HistoryStore, entry: Entry | None, room: int) -> bytes | None:
 
 
 def _detail(old: Entry | None, new: Entry | None) -> str:
-    """Describe the differences other than the content."""
+    """Describe the differences apart from the content."""
     if old is None or new is None:
         entry = new or old
         return "" if entry is None or entry.type == FILE else _described(entry)

@@ -1,4 +1,4 @@
-"""Checks of rows of entries, from a sandbox or a history on disk. Both may be hostile."""
+"""Checks of rows that describe entries. The rows come from a sandbox or a history on disk, and may be hostile."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MAX_XATTRS_CHARACTERS = 64 * 1024
 _MAX_PATH_BYTES, _MAX_NAME_BYTES = 4095, 255
 _KERNEL_FOLDERS = ("/proc/", "/sys/", "/dev/")
 _SHARED_MEMORY = "/dev/shm/"
-"""Folder in `/dev` with files of programs, which are part of the history."""
+"""Folder in `/dev` whose files belong to programs, so that the history covers them."""
 
 
 def path_problem(path: object) -> str:
-    """Return the problem with a path as a part of a sentence; empty if the sandbox may report the path."""
+    """Return the problem with a path as a part of a sentence. The text is empty if the sandbox may report the path."""
     invalid = "it reports a file with an invalid path"
     if not isinstance(path, str) or not path.startswith("/") or "\0" in path:
         return invalid
@@ -43,17 +43,17 @@ _PATH_PATTERN = re.compile(rb"/|(?:/(?!\.\.?(?:/|\Z))[^/\0]{1,%d})+" % _MAX_NAME
 
 
 def is_kept_path(data: object) -> bool:
-    """Return True if `path_problem` accepts these bytes as a path. Fast, because a history may have millions."""
+    """Return True if `path_problem` accepts these bytes. This is fast, because a history may have millions of paths."""
     if not isinstance(data, bytes) or len(data) > _MAX_PATH_BYTES or _PATH_PATTERN.fullmatch(data) is None:
         return False
     return not data.startswith((b"/proc/", b"/sys/", b"/dev/")) or not path_problem(os.fsdecode(data))
 
 
 def is_entry(row: object, *, kept: bool = False) -> bool:
-    """Return True if the fields after the path of a row are valid. The path in `link` is not checked.
+    """Return True if a row, without its path, has valid fields. The path in the field `link` is not checked.
 
-    `kept` is True for rows of an index on disk, which may have details of an entry that is as in the image. Sandboxes
-    must not report such details.
+    `kept` is True for rows of an index on disk. Such rows may have details of entries that are as in the image.
+    Sandboxes must not report such details.
     """
     if not isinstance(row, Sequence) or isinstance(row, str) or len(row) != 10:
         return False
@@ -94,7 +94,7 @@ def _is_detail(kind: str, base: bool, size: int, detail: object) -> bool:
 
 
 def _is_kept_detail(kind: str, base: int, size: int, detail: object) -> bool:
-    """Return True if a detail is valid for an entry of the image; the target of a link may be unknown."""
+    """Return True if a detail is valid for an entry of the image. The target of a link may be unknown."""
     return base == 1 and ((kind == LINK and detail == "") or _is_detail(kind, False, size, detail))
 
 

@@ -1,4 +1,7 @@
-"""Files of the image. A manifest only marks them as unchanged; if needed, a new sandbox reads them for the store."""
+"""Files of the image. A manifest only states that they are unchanged.
+
+If their content is needed, it is read from a new sandbox and kept in the store.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,17 @@ ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 
 
 class ImageFiles:
-    """Files of an image. `connect` connects to a new sandbox of the image if something must be read."""
+    """Files of an image. If something must be read, `connect` connects to a new sandbox of the image."""
 
     def __init__(self, store: HistoryStore, connect: Callable[[], Awaitable[ExecutorConnection]]) -> None:
         self._store = store
         self._connect = connect
 
     async def expand(self, manifest: Manifest, other: Manifest, *, content: bool) -> dict[str, Entry]:
-        """Return the manifest with full entries, read from the image, at all paths where `other` differs.
+        """Return the manifest with full entries at all paths where `other` differs. Read these entries from the image.
 
-        Then both can be compared path by path: `base` in both means equal, `base` in only one means different. With
-        `content`, entries that `other` lacks have their content.
+        Then both manifests can be compared path by path: entries are equal if both have `base`, and differ if only one
+        has it. With `content`, entries that `other` lacks have their content.
 
         Raises:
             SandboxError: if the image cannot be read.
@@ -71,7 +74,7 @@ class ImageFiles:
         return found
 
     async def _open_folder(self, folder: str, found: dict[str, Entry], other: Manifest) -> None:
-        """Add the entries of the image in a folder, except entries that are as in the image in `other` too."""
+        """Add the image's entries in a folder to `found`. Take entries that are unchanged in `other` from `other`."""
         if folder not in found or found[folder].type != FOLDER:
             return
         names = await self._names(folder)
@@ -81,7 +84,7 @@ class ImageFiles:
         found.update((path, replace(entry, base=path != folder)) for path, entry in _present(read).items())
 
     async def _subtree(self, folder: str) -> dict[str, Entry]:
-        """Return a folder of the image and everything below, with content."""
+        """Return a folder of the image and everything below the folder, with the content of the files."""
         known = await asyncio.to_thread(self._known_subtree, folder)
         if known is None:
             writer = self._store.writer()
@@ -92,7 +95,7 @@ class ImageFiles:
         return known
 
     def _known_subtree(self, folder: str) -> dict[str, Entry] | None:
-        """Return `_subtree` from the store; None if a part is not stored yet."""
+        """Return the result of `_subtree` from the store, or None if the store lacks a part."""
         found: dict[str, Entry] = {}
         todo = [folder]
         while todo:
@@ -122,7 +125,7 @@ class ImageFiles:
         return await asyncio.to_thread(self._store.image_names, folder)
 
     async def _entries(self, paths: Collection[str], *, content: bool = True) -> dict[str, Entry | None]:
-        """Return the entries of the image at paths, from the store where possible."""
+        """Return the image's entries at some paths. Read only the entries that the store lacks."""
         known = {path: await asyncio.to_thread(self._store.image_entry, path) for path in paths}
         missing = [path for path, row in known.items() if row is None or (content and _lacks(row[0]))]
         if missing:

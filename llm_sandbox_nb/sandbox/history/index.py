@@ -1,4 +1,4 @@
-"""Index of a history in SQLite, with one transaction for each change."""
+"""Index of a history: an SQLite database, with one transaction for each change."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _FROM = "FROM checkpoints c LEFT JOIN checkpoints p ON p.number = c.parent"
 
 
 class Index:
-    """The tables. Callers from any thread must hold the store's lock."""
+    """The tables of a history. Callers in any thread must hold the store's lock."""
 
     def __init__(self, sql: sqlite3.Connection) -> None:
         self.sql = sql
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit all changes made inside, or roll them all back."""
+        """Commit all changes that are made in this context. After an exception, roll them all back."""
         self.sql.execute("BEGIN IMMEDIATE")
         try:
             yield self.sql
@@ -80,14 +80,14 @@ class Index:
         )
 
     def shell(self, id: str) -> bytes | None:
-        """Return the state of the shell at a checkpoint, if saved."""
+        """Return the state of the shell at a checkpoint. None if the state was not saved."""
         row = self.sql.execute(
             "SELECT shell FROM checkpoints WHERE number = ?", (self.number(id),)
         ).fetchone()
         return unpacked_shell(row[0]) if row[0] is not None else None
 
     def manifest(self, id: str) -> dict[str, Entry]:
-        """Return all entries at a checkpoint; newer entries replace the entries of its parents."""
+        """Return all entries at a checkpoint. Its own entries replace the entries of earlier checkpoints."""
         rows = self.sql.execute(
             "WITH RECURSIVE line(number, parent, age) AS ("
             " SELECT number, parent, 0 FROM checkpoints WHERE number = ?"
@@ -105,7 +105,7 @@ class Index:
         shell: bytes | None,
         content: PackWriter,
     ) -> None:
-        """Add a checkpoint with the pack that holds its content."""
+        """Add a checkpoint, and the pack that holds its new content."""
         with self.transaction() as sql:
             parent = None if checkpoint.parent is None else self.number(checkpoint.parent)
             number = sql.execute(
@@ -126,7 +126,7 @@ class Index:
             self.add_pack(content)
 
     def add_pack(self, content: PackWriter) -> None:
-        """Add a pack. Content that is also in other packs is read from this one from now on. Call in a transaction."""
+        """Add a pack. From now on, content that other packs have too is read from this pack. Call in a transaction."""
         if not content.places:
             return
         pack = self.sql.execute(
@@ -138,7 +138,7 @@ class Index:
     # -- content -------------------------------------------------------------------------------------------
 
     def place(self, digest: bytes) -> tuple[str, int, int, int] | None:
-        """Return pack, offset, length and CRC-32 of a piece of content."""
+        """Return pack, offset, length and CRC-32 of a piece of content. None if the piece is not stored."""
         row = self.sql.execute(
             "SELECT name, offset, o.size, crc FROM objects o JOIN packs ON number = pack WHERE digest = ?",
             (digest,),
@@ -154,7 +154,7 @@ class Index:
     def image_entry(self, path: str) -> tuple[Entry | None, bool] | None:
         """Return the image's entry at a path, and True if the path is a folder whose names are known.
 
-        The entry is None if the image has nothing there. The result is None if the path was never read.
+        The entry is None if the image has nothing at the path. The result is None if the path was never read.
         """
         row = self.sql.execute(
             "SELECT entry, listed FROM image WHERE path = ?", (os.fsencode(path),)
@@ -162,7 +162,7 @@ class Index:
         return (kept_entry(row[0]) if row[0] is not None else None, bool(row[1])) if row else None
 
     def image_names(self, folder: str) -> list[str]:
-        """Return the paths directly in a folder of the image, as far as they were read."""
+        """Return the known paths that are directly in a folder of the image."""
         start = os.fsencode(folder).rstrip(b"/") + b"/"
         rows = self.sql.execute(
             "SELECT path FROM image WHERE path > ? AND path < ? AND instr(substr(path, ?), X'2F') = 0"
@@ -186,7 +186,7 @@ class Index:
 
 
 def kept_entry(data: bytes) -> Entry:
-    """Parse an entry from a row of an index, which may be hostile. Raises HistoryError if invalid."""
+    """Parse an entry from a row of an index, which may be hostile. Raises HistoryError if the entry is invalid."""
     try:
         row = json.loads(data)
     except (ValueError, RecursionError):
@@ -197,7 +197,7 @@ def kept_entry(data: bytes) -> Entry:
 
 
 def _kept_path(data: bytes) -> str:
-    """Parse a path from a row of an index, which may be hostile. Raises HistoryError if invalid."""
+    """Parse a path from a row of an index, which may be hostile. Raises HistoryError if the path is invalid."""
     if not is_kept_path(data):
         raise HistoryError(_INVALID)
     return os.fsdecode(data)
@@ -207,7 +207,7 @@ def _kept_path(data: bytes) -> str:
 
 
 def writable_index(folder: Path) -> Index:
-    """Open the index in `folder` for writing, after its rows were copied into a fresh database.
+    """Open the index in `folder` for writing. First, copy its rows into a fresh database that replaces the old one.
 
     Raises:
         HistoryError: if the folder holds anything other than the index of a history.
@@ -234,9 +234,9 @@ def write_copy(folder: Path, index: Index) -> None:
 
 
 class IndexReader:
-    """Read-only copy of an index that another process may be writing, renewed after each change.
+    """Read-only copy of an index that another process may be writing. The copy is renewed after each change.
 
-    Entries of files are copied when first needed, so that a list of checkpoints does not wait for them.
+    Entries of files are copied when they are first needed, so that a list of checkpoints does not wait for them.
 
     Raises:
         HistoryError: if the folder does not hold the index of a history.
@@ -250,7 +250,7 @@ class IndexReader:
         self._whole = False
 
     def current(self, *, whole: bool) -> tuple[Index, bool]:
-        """Return the current rows, and True if they changed since the last call. Raises HistoryError.
+        """Return an index with the current rows, and True if they changed since the last call. Raises HistoryError.
 
         If `whole` is False, the rows of files may be missing.
         """
@@ -306,7 +306,7 @@ def _check_names(folder: Path) -> None:
 
 
 def _replace(folder: Path, fill: Callable[[sqlite3.Connection], object]) -> None:
-    """Fill a new database and give it the name `_FRESH`, complete and ready to replace the present index."""
+    """Fill a new database. Rename the complete database to `_FRESH`, so that it can replace the present index."""
     name = f"{INDEX}.{secrets.token_hex(6)}{PARTIAL}"
     try:
         os.close(open_file(folder, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
@@ -325,7 +325,7 @@ def _replace(folder: Path, fill: Callable[[sqlite3.Connection], object]) -> None
 
 
 def _finish_replacement(folder: Path) -> None:
-    """Replace the index by `_FRESH`. Remove old journals, because SQLite would apply them to the new index."""
+    """Replace the index by a file `_FRESH`. Remove old journals, because SQLite would apply them to the new index."""
     for stale in folder.glob(f"{INDEX}.*{PARTIAL}*"):
         if not stale.is_dir() or stale.is_symlink():
             stale.unlink()

@@ -1,9 +1,9 @@
-"""Copy of an index into a fresh database, because a database that may come from a stranger is never used itself.
+"""Copy of an index into a fresh database. A database that may come from a stranger is never used itself.
 
-The schema must be exactly the one below, so that the database has no trigger, no view and no other table. Each row is
+The schema must be exactly `SCHEMA`, so that the database has no trigger, no view and no other table. Each row is
 checked. The size of the files limits the number of rows and of SQLite's steps. Tables with a row for every file may be
-long: SQLite checks and copies them in one statement, and paths and entries are checked later, when read. The histories
-of this process are copied in the same way, once for each opening.
+long. So SQLite checks and copies them in one statement, and their paths and entries are checked later, when they are
+read. The histories of this process are copied in the same way, once for each opening.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ CREATE TABLE IF NOT EXISTS image(path BLOB PRIMARY KEY, entry BLOB, listed INTEG
 """
 INDEX = "index.sqlite"
 MAX_INDEX_BYTES = 2 * 1024**3
-"""Maximum bytes of an index that is read."""
+"""Maximum size of an index that this program reads."""
 MAX_CHECKPOINTS = 100_000
 _MAX_VALUE_BYTES = 64 * 1024**2
-"""Maximum bytes of a value. The longest is an entry of a file in many pieces."""
+"""Maximum bytes of a value. The longest values are entries of files with many pieces."""
 _MAX_NUMBER = 2**53
 _STEPS_PER_CHECK = 10_000
 """Steps of SQLite's virtual machine between two checks of the number of steps."""
@@ -62,7 +62,7 @@ Row = tuple[Any, ...]
 
 
 class _InvalidRowError(LLMSandboxError):
-    """A row that this program does not write. The message names the table."""
+    """Error for a row that this program does not write. The message names the table."""
 
 
 def open_source(folder: Path) -> sqlite3.Connection:
@@ -134,7 +134,7 @@ def _address(folder: Path) -> str:
 
 
 def _trust_nothing(sql: sqlite3.Connection, *, attached: int) -> None:
-    """Disable everything that a database could make a connection execute, and limit attached databases."""
+    """Disable everything that a database could make a connection execute. Limit the number of attached databases."""
     if sys.version_info >= (3, 12):
         sql.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
     for pragma in ("trusted_schema=0", "cell_size_check=1", "mmap_size=0"):
@@ -166,7 +166,7 @@ def _text(data: bytes) -> str:
 
 
 def _check_files(folder: Path) -> None:
-    """Check that SQLite would open regular files only, and no journal, which could name other files to remove."""
+    """Check that SQLite would open only regular files, and no journal, which can make SQLite remove other files."""
     for suffix in ("", "-wal", "-shm"):
         try:
             info = (folder / f"{INDEX}{suffix}").lstat()
@@ -200,7 +200,11 @@ def _schema(sql: sqlite3.Connection, database: str) -> set[Row]:
 
 
 def _same_schema(sql: sqlite3.Connection) -> bool:
-    """Return True if the tables exist; a process killed early leaves none. Raises _InvalidRowError for other tables."""
+    """Return True if the tables exist. A process that is killed early leaves no tables.
+
+    Raises:
+        _InvalidRowError: if there are other tables.
+    """
     found = _schema(sql, "theirs")
     if found and found != _schema(sql, "main"):
         raise _InvalidRowError("its tables are different")
@@ -226,7 +230,7 @@ WHERE typeof(path) = 'blob' AND {_VALID_ENTRY} AND typeof(listed) = 'integer' AN
 
 
 class _Copy:
-    """Copier of the tables, which checks each row, and that all rows together have no more bytes than the files."""
+    """Copier of the tables, which checks each row. All rows together must not have more bytes than the files."""
 
     def __init__(self, sql: sqlite3.Connection, room: int) -> None:
         self._sql, self._room = sql, room
@@ -247,9 +251,10 @@ class _Copy:
             self._copy_at_once("image", _IMAGE, "length(path) + ifnull(length(entry), 0)")
 
     def _copy_at_once(self, table: str, proper: str, length: str) -> None:
-        """Copy a table in one statement. Raise _InvalidRowError unless all rows are `proper` and fit.
+        """Copy a table in one statement. Raise _InvalidRowError unless all rows are `proper` and fit into the limit.
 
-        The sum of `length` stops a hostile file whose pages refer to themselves: a count alone would be one long step.
+        The pages of a hostile file may refer to themselves. The sum of `length` makes SQLite count steps in such a
+        file, while a mere count of rows would be one long step.
         """
         count, size = self._sql.execute(
             f"SELECT count(*), ifnull(sum({length} + 1), 0) FROM theirs.{table}"

@@ -1,4 +1,4 @@
-"""Manifests: the entry at each path of a checkpoint, and the differences between two checkpoints."""
+"""Manifests, which have the entry at each path of a checkpoint, and the differences between manifests."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Chunk(NamedTuple):
 class Entry:
     """Entry at a path: type, rights, times and content, as `executor/README.md` describes.
 
-    A `base` entry is as in the image: a file or link with unchanged content, a folder with everything below it
-    unchanged. Only the metadata is known.
+    A `base` entry is as in the image: a file or link with unchanged content, or a folder with everything below it
+    unchanged. Only the metadata of such an entry is known.
     """
 
     type: str
@@ -39,12 +39,12 @@ class Entry:
     target: str = ""
     """Target of a link."""
     chunks: tuple[Chunk, ...] | None = None
-    """Content of a file; None if not stored."""
+    """Content of a file. None if the content was not stored."""
     group: str = ""
-    """The first name of a file with several names (hard links); empty for other files."""
+    """First name of a file with several names (hard links). Empty for other files."""
     device: tuple[int, int] = (0, 0)
     xattrs: str = ""
-    """Extended attributes as canonical JSON; empty if the entry has none."""
+    """Extended attributes as canonical JSON. Empty if the entry has no attributes."""
     base: bool = False
 
     @property
@@ -53,7 +53,7 @@ class Entry:
         return self.type == FOLDER and not self.base
 
     def alike(self, other: Entry) -> bool:
-        """Return True if all known fields are equal; only metadata is known for entries as in the image."""
+        """Return True if all known fields are equal. Only the metadata is known if an entry is as in the image."""
         if self.base or other.base:
             return self._metadata() == other._metadata()
         return self == other
@@ -93,7 +93,7 @@ class Entry:
         link: str | None,
         xattrs: object,
     ) -> Entry:
-        """Make an entry from the checked fields of a row after the path."""
+        """Make an entry from the fields of a row, without its path. The fields must have been checked."""
         entry = cls(kind, mode, uid, gid, mtime_ns, size, group=link or "", base=bool(base))
         if xattrs:
             entry = replace(entry, xattrs=json.dumps(xattrs, sort_keys=True, separators=(",", ":")))
@@ -113,7 +113,7 @@ Manifest = Mapping[str, Entry]
 
 
 def delta(before: Manifest, after: Manifest) -> dict[str, Entry | None]:
-    """Return the changes from `before` to `after`: the new entry, or None for a deleted path."""
+    """Return the changes from `before` to `after`. Each changed path has its new entry, or None for a deleted entry."""
     changed: dict[str, Entry | None] = {
         path: entry
         for path, entry in after.items()
@@ -138,8 +138,8 @@ def own_files(manifest: Manifest, others: Iterable[tuple[Manifest, Manifest]]) -
     """Return the manifest without the changes of other people and programs.
 
     Args:
-        others: pairs of manifests, oldest first. All changes between the two of a pair were made by others. Paths that
-            have changed again later are left as they are.
+        others: pairs of manifests, oldest first. Others made all changes between the two manifests of a pair. Paths
+            that have changed again later stay as they are.
     """
     own = dict(manifest)
     for before, after in reversed(list(others)):
@@ -171,7 +171,7 @@ def digests(entries: Iterable[Entry]) -> set[bytes]:
 
 
 def moved(manifest: Manifest, below: str) -> Manifest:
-    """Return a manifest, whose entries are all in one folder, with the paths moved to the folder `below`."""
+    """Return a manifest whose paths are moved to the folder `below`. All entries of `manifest` are in one folder."""
     if below == "/" or not manifest or below in manifest:
         return manifest
     root = min(manifest, key=len)
@@ -183,7 +183,7 @@ def moved(manifest: Manifest, below: str) -> Manifest:
 
 
 def resolve(manifest: Manifest, path: str) -> str:
-    """Follow links and return the path that an absolute path leads to. Links in folders of the image are unknown.
+    """Return the path to which an absolute path leads. Follow links, except those in unchanged folders of the image.
 
     Raises:
         FileNotFoundError: if the path leads nowhere.

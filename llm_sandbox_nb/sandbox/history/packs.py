@@ -1,4 +1,4 @@
-"""Content in pack files: one file per checkpoint, which never changes once complete."""
+"""Content in pack files. The new content of a checkpoint is one file, which never changes after its completion."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ MAX_SHARED_BYTES = 128 * 1024 * 1024
 
 
 def is_pack_name(name: object) -> bool:
-    """Return True for a file name in the form of `PackWriter`, which cannot be a path."""
+    """Return True for a file name of the kind that `PackWriter` makes. Such a name cannot be a path."""
     return isinstance(name, str) and _NAME_PATTERN.fullmatch(name) is not None
 
 
 @contextlib.contextmanager
 def storing(place: Path) -> Iterator[None]:
-    """Raise HistoryNotWrittenError for errors of this machine while writing the history, such as a full disk."""
+    """Raise HistoryNotWrittenError if an error of this machine, such as a full disk, prevents writing the history."""
     try:
         yield
     except (OSError, sqlite3.OperationalError) as error:
@@ -53,7 +53,7 @@ class PackFolder:
 
     Raises:
         FileNotFoundError: if the folder does not exist and `make` is False.
-        NotOwnFileError: if the folder, or a folder above up to `parent`, is a link or not a folder.
+        NotOwnFileError: if the folder, or a folder between it and `parent`, is a link or not a folder.
     """
 
     def __init__(self, parent: Path, name: str, *, make: bool = False) -> None:
@@ -61,13 +61,18 @@ class PackFolder:
         self._descriptor = open_folder(parent, name, make=make)
 
     def close(self) -> None:
-        """Close the folder. May be called twice."""
+        """Close the folder. A second call does nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def open(self, name: str) -> int:
-        """Open a pack. Raises FileNotFoundError, or HistoryError if the name is not that of a regular file."""
+        """Open a pack. Return its descriptor.
+
+        Raises:
+            FileNotFoundError: if the pack is missing.
+            HistoryError: if the name is no pack name, or there is something other than a regular file.
+        """
         self._check(name)
         try:
             descriptor = os.open(name, _OPEN_FLAGS, dir_fd=self._descriptor)
@@ -92,7 +97,7 @@ class PackFolder:
         os.rename(name + PARTIAL, name, src_dir_fd=here, dst_dir_fd=here)
 
     def remove(self, name: str) -> None:
-        """Remove a pack, whole or partial, if present."""
+        """Remove a complete or partial pack. Do nothing for a missing pack."""
         self._check(name.removesuffix(PARTIAL))
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._descriptor)
@@ -146,9 +151,9 @@ class PackFolder:
 
 
 class SharedPieces:
-    """Pieces of content that several forks of one history need at the same time: each is read and checked once.
+    """Pieces of content that several forks of one history need at the same time. Each piece is read and checked once.
 
-    A fork uses this object as a context. Without a second one at the same time nothing is kept in memory.
+    A fork uses this object as a context. If there is no second fork at the same time, nothing is kept in memory.
     """
 
     def __init__(self) -> None:
@@ -169,7 +174,7 @@ class SharedPieces:
                 self._pieces, self._left = {}, MAX_SHARED_BYTES
 
     def get(self, digest: bytes, read: Callable[[bytes], bytes]) -> bytes:
-        """Return a piece, read by `read` if no other user has read it yet. Raises as `read`."""
+        """Return a piece. Call `read` if no other fork has read the piece yet. Raises the exceptions of `read`."""
         if self._users < 2:
             return read(digest)
         found = self._pieces.get(digest)
@@ -191,14 +196,14 @@ class PackWriter:
         self.name = secrets.token_hex(12) + PACK
         self.size = 0
         self.places: dict[bytes, tuple[int, int, int]] = {}
-        """Places of the pieces: digest to offset, length and CRC-32."""
+        """Offset, length and CRC-32 of each piece, by digest."""
         self._folder = folder
         self._file: BinaryIO | None = None
 
     def add(self, *parts: bytes | memoryview, known: Callable[[bytes], object] = lambda _: None) -> bytes:
-        """Write a piece, given in parts, unless the pack has the piece or `known` finds it elsewhere.
+        """Write a piece, which is given in parts, unless this pack has the piece already or `known` finds the piece.
 
-        Return the digest.
+        Return the digest of the piece.
 
         Raises:
             HistoryNotWrittenError: if this machine's disk is full.
@@ -220,7 +225,7 @@ class PackWriter:
         return digest
 
     def finish(self) -> None:
-        """Give the file its name, if there is content. Raises HistoryNotWrittenError."""
+        """Close the file, and rename the file to its final name. Raises HistoryNotWrittenError."""
         if self._file is not None:
             with storing(self._folder.path.parent):
                 self._file.close()
@@ -229,7 +234,7 @@ class PackWriter:
     def discard(self) -> None:
         """Remove the file."""
         if self._file is not None:
-            with contextlib.suppress(OSError):  # the buffered rest may not fit on the disk
+            with contextlib.suppress(OSError):  # the bytes in the buffer may not fit on the disk
                 self._file.close()
             for name in (self.name + PARTIAL, self.name):
                 self._folder.remove(name)
@@ -242,7 +247,10 @@ class PackReader:
         self._folder = folder
         self._open: dict[str, int] = {}
         self.written: set[str] = set()
-        """Packs of this process, checked only by CRC-32, against a failing disk. Other packs may be hostile."""
+        """Names of packs that this process has written. Their CRC-32 is checked, in case the disk fails.
+
+        Other packs may be hostile, so their digests are checked.
+        """
 
     def read(self, digest: bytes, name: str, offset: int, size: int, check: int) -> bytes:
         """Read a piece.

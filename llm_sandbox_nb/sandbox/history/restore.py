@@ -1,9 +1,9 @@
-"""Restores: put a sandbox's files back to a checkpoint of its history.
+"""Restores, which put a sandbox's files back to the state of a checkpoint.
 
-First make a plan of the differences (`Plan`), then send its records to the executor (`RestoreBody`), then scan the
-files again. If a file can be put into the sandbox from outside, much content is sent in one such file, the pack: the
-connection, with its records, needs twice the time. The executor writes files while the rest of the pack is being
-transferred.
+A restore makes a plan of the differences (`Plan`), sends the plan to the executor as records (`RestoreBody`), and scans
+the files again. The connection is slow for much content. So if a file can be put into the sandbox from outside, the
+content is sent in such a file, the pack, which takes half the time. The executor writes files while the rest of the
+pack is being transferred.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 RESTORE_TIMEOUT = 600.0
 _MAX_ROUNDS = 3
-"""Maximum attempts while processes still change files."""
+"""Maximum number of attempts if processes still change files."""
 _MAX_PROBLEMS = 100
 _MIN_PATCH_BYTES = 2 * 1024 * 1024
-"""Minimum bytes of a file for writing only its changed pieces."""
+"""Minimum size of a file of which only the changed pieces are written."""
 MIN_PACK_BYTES, MAX_PACK_BYTES = 2 * 1024 * 1024, 512 * 1024 * 1024
-"""Bytes of content for which a pack is made. For less a pack is slower, for more it needs too much disk space."""
+"""Bytes of content for which a pack is made. A smaller pack would be slower, a larger one needs too much disk space."""
 MAX_PACK_MEMORY_BYTES = 128 * 1024 * 1024
-"""`MAX_PACK_BYTES` for a pack in this machine's memory."""
+"""Maximum bytes of a pack that is in this machine's memory."""
 _READY = b"ready"
 _BATCH = 512
-"""Maximum entries in one record."""
+"""Maximum number of entries in one record."""
 _PIECE_BYTES = 512 * 1024
 _OFFSET, _RANGE, _PART = struct.Struct(">Q"), struct.Struct(">QQ"), struct.Struct(">QQQ")
 
@@ -61,7 +61,7 @@ async def restore(
     id: str,
     connect_new: Callable[[], Awaitable[ExecutorConnection]],
 ) -> Restored:
-    """Restore a checkpoint; see `Sandbox.restore`. `connect_new` connects to a new sandbox of the image, if needed."""
+    """Restore a checkpoint; see `Sandbox.restore`. If needed, `connect_new` connects to a new sandbox of the image."""
     async with history.lock:
         history.checkpoint(id)
         return await _Restore(history, connect, id, connect_new).run()
@@ -89,9 +89,9 @@ class _Restore:
         self._shell_restored = False
 
     async def run(self) -> Restored:
-        """Plan, apply and scan again, until nothing differs."""
+        """Plan changes, apply them and scan the files again, until nothing differs."""
         began = time.monotonic()
-        # Here and after the restore all files are examined, because a program may have hidden a change from the
+        # Before and after the restore, all files are examined, because a program may have hidden a change from the
         # kernel's reports.
         safety = await self._history.take_locked(
             await self._connect(), {self._id}, spare=SPARE_BYTES_OF_RESTORE, walk=True
@@ -154,7 +154,7 @@ class _Restore:
             self._problems.append(f"The shell was not fully restored: {printable(shell_problem)}.")
 
     async def _scan_again(self, safety: str) -> Plan:
-        """Plan the remaining differences. If there are any, store the present files as a checkpoint."""
+        """Scan the files and plan the remaining changes. If there are any, store the present files as a checkpoint."""
         scan, found = await self._history.scan_locked(await self._connect(), spare=0, walk=True)
         try:
             plan = await self._plan(found)
@@ -197,19 +197,19 @@ def _failures(outcome: Mapping[str, Any]) -> list[str]:
 
 @dataclass
 class Plan:
-    """Changes of a restore. `problems` has a sentence for each path that cannot be restored."""
+    """The changes that a restore makes. `problems` has a sentence for each path that cannot be restored."""
 
     delete: list[str] = field(default_factory=list)
     make: list[tuple[str, Entry]] = field(default_factory=list)
     """Folders come before their files, and a file before its other names."""
     patch: dict[str, Entry] = field(default_factory=dict)
-    """Present entries of the files in `make` that exist and need only some pieces."""
+    """Present entries of those files in `make` of which only some pieces must be written."""
     touch: list[tuple[str, Entry]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
     def paths(self) -> int:
-        """Number of paths that change, without those in deleted folders."""
+        """Number of paths that change. A deleted folder counts as one path."""
         return len({*self.delete, *(path for path, _ in self.make), *(path for path, _ in self.touch)})
 
     def needed(self, path: str, entry: Entry) -> list[Chunk]:
@@ -222,12 +222,12 @@ class Plan:
 
 
 def has_content(path: str, entry: Entry) -> bool:
-    """Return True if the file's content is written under this name: it has content, and this is its first name."""
+    """Return True for a file with content whose first name is `path`. The content is written under this name."""
     return entry.type == FILE and bool(entry.chunks) and entry.group in ("", path)
 
 
 def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> Plan:
-    """Plan the changes from `current` to `target`, both expanded by `ImageFiles.expand`."""
+    """Plan the changes from `current` to `target`. `ImageFiles.expand` must have expanded both."""
     plan = Plan()
     _plan_deletes(plan, current, target)
     deleted = set(plan.delete)
@@ -253,7 +253,7 @@ def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> P
 
 
 def _plan_deletes(plan: Plan, current: Mapping[str, Entry], target: Mapping[str, Entry]) -> None:
-    """Plan the paths to delete, folders as a whole, including paths that are a folder in only one manifest."""
+    """Plan the paths to delete. A folder is deleted as a whole, as is a path that is a folder in only one manifest."""
     gone: set[str] = set()
     unwanted = (
         path
@@ -268,7 +268,7 @@ def _plan_deletes(plan: Plan, current: Mapping[str, Entry], target: Mapping[str,
 
 
 def _changed_groups(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> dict[str, str]:
-    """Return the first name for each group of hard links in which a name differs; such files are made again."""
+    """Return the first name of each group of hard links in which a name differs. These files will be made again."""
     members: dict[str, list[str]] = defaultdict(list)
     for path, entry in target.items():
         if entry.group:
@@ -320,7 +320,7 @@ def _can_patch(wanted: Entry, here: Entry) -> bool:
 
 
 def printable(path: str) -> str:
-    """Return a text from a sandbox, escaped if not printable."""
+    """Return a text from a sandbox. Escape a text that is not printable."""
     return path if path.isprintable() else ascii(path)
 
 
@@ -328,12 +328,12 @@ def printable(path: str) -> str:
 
 
 class RestoreBody:
-    """Body of a restore request: the records of its plan.
+    """Body of a restore request, which consists of the records of a plan.
 
     Args:
-        shell: the state of the shell to restore.
-        deliver: function that puts a file into the sandbox from outside, if possible.
-        name: the name of the pack.
+        shell: state of the shell that is restored; None for no state.
+        deliver: function that puts a file into the sandbox from outside; None if that is impossible.
+        name: file name of the pack.
         max_pack_bytes: maximum size of the pack.
     """
 
@@ -357,11 +357,11 @@ class RestoreBody:
 
     @property
     def pack(self) -> str | None:
-        """Name of the pack; None if everything is sent through the connection."""
+        """Name of the pack. None if everything is sent through the connection."""
         return self._name if self._deliver else None
 
     def take(self, kind: int, payload: bytes) -> None:
-        """Read the executor's message that it is ready for the pack.
+        """Read the message with which the executor asks for the pack.
 
         Raises:
             ProtocolError: if the executor sent something else.
@@ -371,7 +371,7 @@ class RestoreBody:
         self._ready.set()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield all records while the pack is put into the sandbox. Content is read ahead, in a thread."""
+        """Yield all records while the pack is put into the sandbox. A thread reads the content ahead."""
         delivery: asyncio.Future[None] | None = None
         if self._deliver is not None:
             await self._ready.wait()
@@ -400,7 +400,7 @@ class RestoreBody:
 
 
 def _pack(plan: Plan) -> tuple[dict[bytes, Chunk], int]:
-    """Return the pieces of a pack by digest, each with its place, and the size of the pack."""
+    """Return the pieces of a pack by digest, each with its offset in the pack. Return also the size of the pack."""
     pieces: dict[bytes, Chunk] = {}
     size = 0
     for path, entry in plan.make:
@@ -412,7 +412,7 @@ def _pack(plan: Plan) -> tuple[dict[bytes, Chunk], int]:
 
 
 class _Records:
-    """Records of a plan, in order. `places`: places of content in the pack, see `_pack`."""
+    """Records of a plan, in order. `places` has the offset in the pack of each piece, by digest."""
 
     def __init__(
         self, plan: Plan, store: HistoryStore, shell: bytes | None, places: dict[bytes, int]
@@ -464,7 +464,7 @@ class _Records:
 
 
 def _new_holes(wanted: Entry, here: Entry) -> Iterator[tuple[int, int]]:
-    """Yield the ranges that become holes and have content now."""
+    """Yield the ranges of a file that have content now and become holes."""
     filled = [(chunk.offset, chunk.offset + chunk.length) for chunk in here.chunks or ()]
     for start, end in _holes(wanted.chunks or (), wanted.size):
         for first, last in filled:
@@ -483,7 +483,7 @@ def _holes(chunks: tuple[Chunk, ...], size: int) -> Iterator[tuple[int, int]]:
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-"""Encoder of all rows: `json.dumps` with other separators makes a new one each time."""
+"""Encoder of all rows. `json.dumps` with these separators would make a new encoder each time."""
 
 
 def _json(value: object) -> bytes:

@@ -43,7 +43,7 @@ class CheckpointingSandbox(Sandbox):
 
     @abstractmethod
     async def retrying(self, use: Callable[[ExecutorConnection], Awaitable[_T]]) -> _T:
-        """Call `use` with a connection, again if the connection breaks; `use` must be safe to repeat."""
+        """Call `use` with a connection. If the connection breaks, call `use` again, which must then be safe."""
 
     async def keep_history(
         self, folder: Path | str, *, continue_from: Path | str | None = None, limit: int | None = None
@@ -69,7 +69,7 @@ class CheckpointingSandbox(Sandbox):
                 before = await image.expand(before, after, content=False)
                 after = await image.expand(after, before, content=False)
             except SandboxError:
-                # The files are then listed as new.
+                # In this case, the files of the image are listed as new.
                 logger.info("the files of the image cannot be read", exc_info=True)
         return await asyncio.to_thread(compare, store, before, after)
 
@@ -151,7 +151,7 @@ async def _undo_fork(new: CheckpointingSandbox | None, copy: Awaitable[HistoryCo
 
 
 class _LazyClone:
-    """New sandbox with the files of the image, started when first needed and closed at the end."""
+    """New sandbox with the files of the image, which is started when first needed, and closed at the end."""
 
     def __init__(self, box: CheckpointingSandbox) -> None:
         self._box = box

@@ -1,4 +1,7 @@
-"""Snapshots: reports of a sandbox about its files, limited, checked and hashed, because the sandbox may be hostile."""
+"""Snapshots, which are reports of a sandbox about its files.
+
+They are limited, checked and hashed, because the sandbox may be hostile.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,8 @@ class SnapshotReader:
     """Reader of the records of one stream.
 
     Args:
-        content: writer of the pieces of content.
-        length: function of a digest; returns the size of the piece if stored already, else None.
+        content: writer for the pieces of content.
+        length: function that returns the size of the piece with a digest, or None if the piece is not stored yet.
         limit: maximum bytes of content that the sandbox may send.
         below: the only folder whose files the sandbox may report.
     """
@@ -49,9 +52,9 @@ class SnapshotReader:
         self._below = below
         self._head = b""
         self._parts: list[memoryview] = []
-        """Parts of the incomplete record, as received: content is hashed and stored without joining them."""
+        """Parts of the incomplete record, as received. Content is hashed and stored without joining them."""
         self._missing = -1
-        """Bytes missing of the record; -1 until the head is complete."""
+        """Number of bytes that the record still lacks, or -1 until its head is complete."""
         self._names: list[tuple[int, bytes]] = []
         self._shell: bytes | None = None
 
@@ -59,7 +62,7 @@ class SnapshotReader:
         """Read one frame.
 
         Raises:
-            ProtocolError: if its content is invalid.
+            ProtocolError: if the frame's content is invalid.
             HistoryNotWrittenError: if this machine's disk is full.
         """
         if kind != Kind.STDOUT:
@@ -108,7 +111,7 @@ class SnapshotReader:
             raise ProtocolError(f"it reports its files with a record of kind {kind}")
 
     def parse(self) -> Snapshot:
-        """Parse and check the whole report. Call in a thread, because there may be very many entries.
+        """Parse and check the whole report. Call this in a thread, because there may be very many entries.
 
         Raises:
             ProtocolError: if the report is invalid.
@@ -127,7 +130,7 @@ class SnapshotReader:
         return snapshot
 
     def _path(self, path: object) -> str:
-        """Return a path if the sandbox may report it."""
+        """Return a path. Raise ProtocolError for a path that this sandbox must not report."""
         good = check_path(path)
         if self._below != "/" and good != self._below and not good.startswith(f"{self._below}/"):
             raise ProtocolError("it reports a file outside its folder")
@@ -154,7 +157,7 @@ class SnapshotReader:
 
 
 def check_path(path: object) -> str:
-    """Return a path if absolute and normal, else raise ProtocolError."""
+    """Return a path. Raise ProtocolError for a path that the sandbox must not report; see `path_problem`."""
     if problem := path_problem(path):
         raise ProtocolError(problem)
     return str(path)
@@ -171,9 +174,9 @@ def _list(data: bytes) -> list[object]:
 
 
 def snapshot_changes(before: Manifest, snapshot: Snapshot, roots: Iterable[str]) -> dict[str, Entry | None]:
-    """Return the changes of a snapshot to the manifest before, in the form of `manifest.delta`.
+    """Return the changes from the manifest `before` to a snapshot, in the form of `manifest.delta`.
 
-    All entries are searched only if a folder was deleted, for the entries below it.
+    If a folder was deleted or is no longer listed, all entries of `before` are searched for entries below the folder.
 
     Raises:
         ProtocolError: if a file is reported without its folder.

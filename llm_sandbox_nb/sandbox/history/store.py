@@ -1,7 +1,7 @@
-"""History on disk: an SQLite index and immutable packs of content.
+"""A history on disk, which consists of an SQLite index and immutable packs of content.
 
-First the pack is completed, then a transaction of the index adds the checkpoint. So a history stays readable, with
-every acknowledged checkpoint, when its process is killed at any instant.
+First the pack is completed, then a transaction of the index adds the checkpoint. So if the process is killed at any
+instant, the history stays readable and has every acknowledged checkpoint.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from llm_sandbox_nb.windows import try_lock
 
 PACKS, LOCK = "packs", "lock"
 _CACHED_MANIFESTS = 4
-"""Maximum manifests in memory."""
+"""Maximum number of manifests in memory."""
 _SHARE_AFTER_DROPPING = 0.9
-"""Maximum share of the limit in use after dropping, so that not every checkpoint drops another."""
+"""Share of the limit that is used at most after checkpoints were dropped. So not every checkpoint drops another."""
 
 
 def is_history(folder: Path) -> bool:
@@ -37,13 +37,12 @@ def is_history(folder: Path) -> bool:
 
 
 class HistoryStore:
-    """Checkpoints in one folder. May be used from several threads; one process at a time writes.
+    """Checkpoints in one folder. Several threads may use a store, but only one process at a time writes.
 
-    The folder may have been made by a stranger. So links are not followed, and the index is copied, row by row, before
-    use.
+    The folder may come from a stranger. So links are not followed, and the index is copied before it is used.
 
     Raises:
-        HistoryError: if the folder is in use, or holds other files, or with `readonly` does not hold a history.
+        HistoryError: if the folder is in use or holds other files, or if it holds no history and `readonly` is True.
         HistoryNotWrittenError: if this machine's disk is full.
     """
 
@@ -100,12 +99,12 @@ class HistoryStore:
 
     @property
     def _index(self) -> Index:
-        """Current index; for a reader, a copy of the writer's index. Use under the lock."""
+        """The current index, which for a reader is a copy of the writer's index. Callers hold the lock."""
         return self._current_index(whole=True)
 
     @property
     def _overview(self) -> Index:
-        """Like `_index`, but a reader's copy may have only the checkpoints and packs. Use under the lock."""
+        """The current index. A reader's copy may have only the checkpoints and packs. Callers hold the lock."""
         return self._current_index(whole=False)
 
     def _current_index(self, *, whole: bool) -> Index:
@@ -154,7 +153,7 @@ class HistoryStore:
             return self._overview.shell(id)
 
     def length(self, digest: bytes) -> int | None:
-        """Return the bytes of a piece of content; None if not stored."""
+        """Return the number of bytes of a piece of content. None if the piece is not stored."""
         with self._mutex:
             place = self._index.place(digest)
         return place[2] if place else None
@@ -182,7 +181,7 @@ class HistoryStore:
         raise HistoryError("The content of this file was not kept.")
 
     def sharing(self) -> contextlib.AbstractContextManager[SharedPieces]:
-        """Return a context in which pieces of content are shared with other users of the copies of this history."""
+        """Return a context in which the forks of this history share pieces of content."""
         return self._shared
 
     def read(self, entry: Entry, limit: int) -> bytes:
@@ -202,7 +201,7 @@ class HistoryStore:
         return bytes(data)
 
     def piece(self, chunk: Chunk) -> bytes:
-        """Return a piece of a file. Raises HistoryError, also if the length differs."""
+        """Return a piece of a file. Raises HistoryError if the piece is not stored or has another length."""
         data = self.content(chunk.digest)
         if len(data) != chunk.length:
             raise HistoryError(
@@ -211,7 +210,7 @@ class HistoryStore:
         return data
 
     def write(self, entry: Entry, file: BinaryIO) -> None:
-        """Write the content of a file, with its holes, into an empty one.
+        """Write the content of a file, with its holes, into an empty file.
 
         Raises:
             HistoryError: if the content was not stored.
@@ -250,11 +249,11 @@ class HistoryStore:
         pinned: Iterable[str] = (),
         manifest: dict[str, Entry] | None = None,
     ) -> None:
-        """Store a checkpoint, then drop the oldest while the limit is exceeded, except `pinned`.
+        """Store a checkpoint. Then drop the oldest checkpoints, except `pinned`, while the limit is exceeded.
 
         Args:
             changed: the differences from the parent's entries.
-            manifest: all entries, to keep in memory; must not be modified any more.
+            manifest: all entries, which are kept in memory and must not be modified any more.
 
         Raises:
             HistoryError: if the parent is missing.
@@ -271,7 +270,7 @@ class HistoryStore:
             self._reader.written.add(content.name)
             if manifest is not None:
                 self._remember(checkpoint.id, manifest)
-            # Dropping copies used content into new packs. On a full disk that fails, and the history exceeds its limit.
+            # Dropping copies used content into new packs. That fails on a full disk, and the history exceeds its limit.
             with contextlib.suppress(HistoryNotWrittenError), storing(self.folder):
                 gone, new = keep_within(
                     self._index, self._pack_folder, self._reader, self.limit, {*pinned, checkpoint.id}
@@ -305,7 +304,7 @@ class HistoryStore:
     # -- copies --------------------------------------------------------------------------------------------
 
     def continue_in(self, folder: Path) -> None:
-        """Make a copy of this history in `folder`, which shares the content by hard links.
+        """Make a copy of this history in `folder`. The copy shares the content by hard links.
 
         Raises:
             HistoryError: if the folder holds a history already.
@@ -342,7 +341,7 @@ class HistoryStore:
 
 @contextlib.contextmanager
 def reading_history(folder: Path) -> Iterator[HistoryStore]:
-    """Open the history in `folder` for reading, and close it at the end. Raises HistoryError."""
+    """Return a context with the history in `folder`, open for reading. Raises HistoryError."""
     with contextlib.closing(HistoryStore(folder, readonly=True)) as store:
         yield store
 
@@ -384,7 +383,7 @@ def keep_within(
 ) -> tuple[list[str], list[str]]:
     """Drop the oldest checkpoints, except `kept`, until the content fits into `limit` bytes.
 
-    Return the names of the packs that were removed, and of those that were made.
+    Return the names of the removed packs, and the names of the new packs.
     """
     sizes = index.packs()
     if sum(sizes.values()) <= limit:
@@ -438,7 +437,7 @@ def _drop(index: Index, id: str) -> None:
 def _repack(
     index: Index, packs: PackFolder, reader: PackReader, live: dict[bytes, int], new: list[PackWriter]
 ) -> list[str]:
-    """Copy the used content of packs that also have unused content into new packs. Return the names of the old packs.
+    """Replace each pack that has unused content by a new pack with only the used content. Return the old packs' names.
 
     Damaged pieces are left out.
     """

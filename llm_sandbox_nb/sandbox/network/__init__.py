@@ -1,1 +1,1 @@
-"""Network of a sandbox as an allow-list: the policy, the proxy that enforces it, and the door to the proxy."""
+"""A sandbox's network with an allow-list: the policy, the proxy that enforces the policy, and the door to the proxy."""

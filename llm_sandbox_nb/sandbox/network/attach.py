@@ -1,4 +1,4 @@
-"""The owner's side of a running sandbox's network: the door, the proxy behind it, and the record of connections."""
+"""The owner's side of a running sandbox's network: the door, the proxy behind the door, and the past connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llm_sandbox_nb.sandbox.network.proxy import Proxy
 from llm_sandbox_nb.sandbox.network.secrets import read_secrets
 
 MAX_REMEMBERED_CONNECTIONS = 10_000
-"""Maximum number of remembered connections; older ones are dropped."""
+"""Maximum number of past connections that are kept. Older connections are dropped."""
 _BUNDLES = (
     "/etc/ssl/llm-sandbox-nb-site.pem",
     "/etc/llm-sandbox/ca.pem",
@@ -62,7 +62,7 @@ class AllowedNetwork:
 
     @property
     def internet(self) -> Internet:
-        """Return the internet behind the proxy; tests replace this function."""
+        """The internet behind the proxy. Tests set another one."""
         return self._proxy.internet
 
     @internet.setter
@@ -94,11 +94,11 @@ async def serve_network(
 
     Args:
         sandbox: a sandbox with a door.
-        allow: see `policy.HostRule`; the hosts of the secrets are allowed too.
+        allow: entries of the allow-list, see `policy.HostRule`. The hosts of the secrets are allowed too.
         secrets: names of environment variables of this process, each with the hosts that get its value.
-        public: allow every host with a public address.
+        public: True to allow every host with a public address.
         ca_bundle: certificates of a site, for servers to which the proxy speaks TLS itself.
-        at_once: maximum connections at one time.
+        at_once: maximum number of simultaneous connections.
 
     Raises:
         ValueError: if a secret has no value here.
@@ -116,7 +116,7 @@ async def serve_network(
 
 
 async def _install(sandbox: ChannelSandbox, authority: Authority, site: Path | None) -> None:
-    """Write the authority's certificate into the sandbox, with the certificates that the sandbox trusts already."""
+    """Write the authority's certificate into the sandbox, together with the certificates that are trusted already."""
     truststore = await asyncio.to_thread(authority.java_truststore, JAVA_PASSWORD, site)
     for argv, content in (
         (["sh", "-c", _INSTALL, "sh", AUTHORITY_FILE, *_BUNDLES], authority.pem.encode()),

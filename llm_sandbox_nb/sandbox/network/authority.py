@@ -1,4 +1,4 @@
-"""Certificate authority of one sandbox, only for the hosts of its secrets. Nothing outside the sandbox trusts it."""
+"""Certificate authority of one sandbox, for the hosts of its secrets. Only programs in this sandbox trust it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PEM = re.compile(r"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
 
 
 class Authority:
-    """Authority for certificates of the given hosts only. The key stays in memory."""
+    """Authority that can sign certificates for the given hosts only. Its key stays in memory."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         from cryptography import x509
@@ -48,7 +48,7 @@ class Authority:
         return self._certificate.public_bytes(Encoding.PEM).decode("ascii")
 
     def java_truststore(self, password: str, site: Path | None = None) -> bytes:
-        """Return a PKCS #12 file with this certificate, those of certifi, and those of the file `site`."""
+        """Return a PKCS #12 file with this certificate, the certificates of certifi, and those in the file `site`."""
         import certifi
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12

@@ -1,4 +1,4 @@
-"""The door of a sandbox, through which its programs connect to the proxy. `executor/door.py` is the other side."""
+"""The door of a sandbox, through which programs inside connect to the proxy. `executor/door.py` is the inner side."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ from llm_sandbox_nb.sandbox.protocol.channel import Channel
 from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Kind, ProtocolError
 
 DOOR_PORT = 3128
-"""Port of the door, on the sandbox's own loopback."""
+"""Port of the door, on the loopback interface of the sandbox."""
 WAY_OUT, PROXY_ONLY = "way out", f"one proxy, at 127.0.0.1:{DOOR_PORT}; programs that ignore it reach nothing"
 """Key and text for the details of a sandbox's protection."""
 HANDED = 1000
-"""Number of the file descriptor over which the executor sends its listener, if the isolation provides it."""
+"""Descriptor of a Unix socket in the executor, if the isolation provides such a socket. Through this socket, the
+executor sends the door's listening socket."""
 MAX_UNREAD_BYTES = 256 * 1024
-"""Maximum unread bytes of a program; a program that sends more has to wait."""
+"""Maximum bytes of a program that the proxy has not read yet. A program that sends more has to wait."""
 REQUESTS_IN_ADVANCE = 8
 """Number of connections that are requested in advance."""
 MAX_CONNECTIONS = 256
-"""Maximum number of simultaneous connections; further connections wait in the sandbox."""
+"""Maximum number of simultaneous connections. Further connections wait in the sandbox."""
 MAX_RELAYED_CONNECTIONS = 48
-"""`MAX_CONNECTIONS` for a sandbox behind a server, because the server limits requests."""
+"""Maximum number of simultaneous connections of a sandbox behind a server, because the server limits requests."""
 HAND_OUT_TIMEOUT = 30.0
-"""Seconds to wait for the listener."""
+"""Seconds in which the executor must send its listening socket."""
 _RECORD = struct.Struct(">cI")
 _PIECE_BYTES = MAX_PAYLOAD - _RECORD.size
 _MAX_WAITING_PIECES = 8
-"""Maximum pieces for a program that wait to be sent."""
+"""Maximum number of pieces for a program that wait to be sent."""
 
 logger = logging.getLogger(__name__)
 
 
 class DoorConnection:
-    """Connection of a program in the sandbox. The program may be hostile: everything it sends is limited."""
+    """Connection of a program in the sandbox. The program may be hostile, so all its data is limited."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -52,7 +53,7 @@ class DoorConnection:
         self._used = MAX_UNREAD_BYTES
         self._over = False
         self.begun = asyncio.Event()
-        """Set once a program has connected."""
+        """Event that is set as soon as a program has connected."""
         self._call = asyncio.create_task(self._carry())
 
     async def _carry(self) -> None:
@@ -91,7 +92,7 @@ class DoorConnection:
             yield piece
 
     async def read(self) -> bytes:
-        """Return the next bytes of the program; empty at the end."""
+        """Return the next bytes from the program, or `b""` at the end."""
         if self._over and self._arrived.empty():
             return b""
         data = await self._arrived.get()
@@ -126,12 +127,12 @@ class DoorConnection:
             raise ConnectionError("the program in the sandbox has closed the connection")
 
     async def end_writing(self) -> None:
-        """Close the direction to the program; the program may still send."""
+        """Close the direction to the program. The program may still send."""
         with contextlib.suppress(ConnectionError):
             await self._put(None)
 
     async def close(self) -> None:
-        """Close the connection after everything written was sent."""
+        """Close the connection after all written bytes were sent."""
         await self.end_writing()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_TIMEOUT):
@@ -148,13 +149,13 @@ class DoorConnection:
 
 
 class Door:
-    """Door of a sandbox: accepts connections and passes each to `serve`, until `close`.
+    """Door of a sandbox, which accepts connections and passes each to `serve`, until `close`.
 
     Args:
-        channel: to the sandbox's executor, which passes connections on.
-        serve: serves one connection to its end.
-        listener: the sandbox's listening socket, if the executor has sent it; it then accepts the connections.
-        at_once: maximum connections at one time.
+        channel: channel to the executor, which forwards connections unless there is a `listener`.
+        serve: function that serves one connection until the connection ends.
+        listener: the sandbox's listening socket if the executor has sent it. Connections are then accepted on it.
+        at_once: maximum number of simultaneous connections.
     """
 
     def __init__(
@@ -179,11 +180,10 @@ class Door:
 
     @property
     def closed(self) -> str:
-        """Reason why the door is closed; empty while it is open."""
+        """Reason why the door is closed. Empty while the door is open."""
         return self._closed or str(self._channel.lost or "")
 
     async def _accept(self, listener: socket.socket) -> None:
-        """Accept connections on the sandbox's listener."""
         with listener:
             while True:
                 async with self._places:
@@ -230,7 +230,7 @@ class Door:
                     await asyncio.shield(connection.abort())
 
     async def close(self) -> None:
-        """Close all connections and accept no more, so that the sandbox has no network."""
+        """Close all connections and accept no further connections, so that the sandbox has no network."""
         self._closed = self._closed or "it was closed"
         tasks = list(self._tasks)
         for task in tasks:
@@ -239,7 +239,9 @@ class Door:
 
 
 async def take_listener(channel: Channel, outside: socket.socket) -> socket.socket:
-    """Receive the listener of a sandbox's door through a Unix socket, whose other end the executor has as `HANDED`.
+    """Receive the listening socket of a sandbox's door through the Unix socket `outside`.
+
+    The executor has the other end of the Unix socket as descriptor `HANDED`.
 
     Raises:
         SandboxLostError: if the sandbox is lost.

@@ -8,10 +8,10 @@ from llm_sandbox_nb.sandbox.network.door import DOOR_PORT
 from llm_sandbox_nb.sandbox.network.secrets import placeholder
 
 AUTHORITY_FILE = "/tmp/llm-sandbox/authority.pem"
-"""File of certificates that programs inside trust, in the executor's folder, which checkpoints do not cover."""
+"""File of certificates that programs inside trust, in the executor's folder. Checkpoints do not cover this folder."""
 JAVA_AUTHORITY_FILE = "/tmp/llm-sandbox/authority.p12"
-"""The same for Java, which cannot read PEM files."""
-JAVA_PASSWORD = "changeit"  # Java's usual one; the file holds only public certificates
+"""File with the same certificates for Java, which cannot read PEM files."""
+JAVA_PASSWORD = "changeit"  # Java's usual password; the file holds only public certificates
 CA_VARIABLES = (
     "SSL_CERT_FILE",
     "REQUESTS_CA_BUNDLE",
@@ -24,7 +24,7 @@ CA_VARIABLES = (
 _LOCAL = "localhost,127.0.0.1,::1"
 _HOST = "127.0.0.1"
 _DOOR = f"http://{_HOST}:{DOOR_PORT}"
-# Without quotes, `%`, `$` and `\`, because ssh expands `%`, and two shells read this text.
+# The text has no quotes, `%`, `$` and `\`, because ssh expands `%`, and two shells read this text.
 _SSH_TO_PROXY = (
     "import os,socket,sys,threading as t;"
     "h,p,a,d,c,v=sys.argv[1:];n=chr(13)+chr(10);z=bytes();"

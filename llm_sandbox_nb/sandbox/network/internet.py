@@ -1,4 +1,4 @@
-"""Access of the proxy to the internet: names, addresses, connections. Tests replace it."""
+"""Access of the proxy to the internet: look-ups of names, and connections. Tests replace this access."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from llm_sandbox_nb.sandbox.network.streams import CountingStream, PlainSocket, SocketStream
 
 CONNECT_TIMEOUT = 20.0
-"""Seconds to connect to one address."""
+"""Time limit in seconds for connecting to one address."""
 MAX_LOOKUPS = 4
-"""Maximum number of simultaneous lookups; each needs a thread of the pool that the whole process shares."""
+"""Maximum number of simultaneous look-ups. Each needs a thread of the pool that the whole process shares."""
 
 
 class Internet:
     """Names and servers that this process reaches."""
 
     def __init__(self, ca_bundle: Path | None = None) -> None:
-        """Trust the certificates of a site, `ca_bundle`, in addition to the usual ones."""
+        """Trust the certificates of a site (`ca_bundle`) in addition to the usual certificates."""
         self._ca_bundle = ca_bundle
         self._context: ssl.SSLContext | None = None
         self._lookups = asyncio.Semaphore(MAX_LOOKUPS)
@@ -31,7 +31,11 @@ class Internet:
         return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
     async def connect(self, address: str, port: int, tls: ssl.SSLContext | None, host: str) -> CountingStream:
-        """Connect to an address, with TLS verified for `host` if there is `tls`. Raises OSError, ssl.SSLError."""
+        """Connect to an address. With `tls`, use TLS and verify that the server is `host`.
+
+        Raises:
+            OSError, ssl.SSLError: if the server does not answer, or cannot be verified.
+        """
         async with asyncio.timeout(CONNECT_TIMEOUT):
             if tls is None:
                 return await connect_plainly(address, port)
@@ -55,7 +59,7 @@ class Internet:
 
 
 async def connect_plainly(address: str, port: int) -> PlainSocket:
-    """Connect to an address that is a number. Raises OSError."""
+    """Connect to a numeric address. Raises OSError."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -1,6 +1,6 @@
-"""Policy of a sandbox's network: the list that a person writes, and decisions about names and addresses.
+"""Policy of a sandbox's network: the allow-list that a person writes, and decisions about names and addresses.
 
-Nothing here opens a socket except `is_own_address`, which sends nothing.
+Only `is_own_address` opens a socket, and sends nothing through it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ NAMED_SETS: dict[str, tuple[str, ...]] = {
         "release-assets.githubusercontent.com",
     ),
 }
-"""Words that stand for several hosts in a list."""
+"""Words that stand for several hosts in an allow-list."""
 USUAL_PORTS = (80, 443)
-"""Ports of an entry without a port, for plain HTTP and TLS only. On a port named by an entry, any protocol works."""
+"""Ports that an entry without a port allows, for plain HTTP and TLS only. An entry's own port allows any protocol."""
 METADATA = tuple(
     ipaddress.ip_address(address)
     for address in ("169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
 )
-"""Addresses of clouds' metadata services, which give every machine its keys."""
+"""Addresses of the metadata services of clouds. Such a service gives a machine its keys."""
 _TRANSLATED = tuple(
     ipaddress.ip_network(network) for network in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16")
 )
@@ -57,12 +57,12 @@ _LOOKS_LIKE_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)\Z")
 
 
 class PolicyRefusalError(LLMSandboxError):
-    """Raised if the list refuses a connection. The message is the reason, in a few words."""
+    """Refusal of a connection by the allow-list. The message is the reason in a few words."""
 
 
 @dataclass(frozen=True)
 class HostRule:
-    """Entry of the list: a host, or with `*.` every name below the host, with an optional port."""
+    """Entry of the allow-list: a host or, with `*.`, every name below the host, with an optional port."""
 
     host: str
     below: bool = False
@@ -74,7 +74,7 @@ class HostRule:
         """Parse `example.org`, `*.example.org`, `example.org:22`, `10.0.0.5:5432`, or one of them after `!`.
 
         Raises:
-            ValueError: if the text has another form; one sentence.
+            ValueError: if the text has another form. The message is one sentence.
         """
         rest = text.strip()
         denies, rest = rest.startswith("!"), rest.removeprefix("!")
@@ -97,7 +97,7 @@ class HostRule:
             ) from None
 
     def matches(self, host: str, port: int) -> bool:
-        """Return True if this entry names the port and `host`, which `checked_host` has checked."""
+        """Return True if this entry covers `port` and `host`. `checked_host` must have checked the host."""
         if port != self.port and (self.port is not None or (port not in USUAL_PORTS and not self.denies)):
             return False
         return host.endswith(f".{self.host}") if self.below else host == self.host
@@ -109,21 +109,21 @@ class HostRule:
 
 
 PUBLIC = HostRule("public")
-"""Rule of connections that are allowed because `public` allows the whole internet."""
+"""Rule that allows a connection because `public` allows the whole internet."""
 
 
 class Policy:
     """List of allowed and denied hosts. Entries may be added during a run: see `permit`."""
 
     def __init__(self, entries: Iterable[str] = (), *, public: bool = False) -> None:
-        """Check the entries, see `checked_entries`. With `public`, allow every host with a public address."""
+        """Check the entries with `checked_entries`. With `public`, allow every host with a public address."""
         self.entries = checked_entries(entries)
         self.rules = rules_of(self.entries)
         self.public = public
         self._once: list[HostRule] = []
 
     def permit(self, entry: str, *, once: bool = False) -> None:
-        """Add an entry, for the next connection only if `once`. A denied host stays denied.
+        """Add an entry. With `once`, the entry is valid for the next connection only. A denied host stays denied.
 
         Raises:
             ValueError: if the entry is invalid.
@@ -152,7 +152,7 @@ class Policy:
         raise PolicyRefusalError(f"port {port} is not in the list" if named else "it is not in the list")
 
     def check_address(self, address: Address, port: int) -> None:
-        """Refuse a private or otherwise forbidden address, unless the list names the address itself.
+        """Refuse a private or otherwise forbidden address, unless the allow-list names the address itself.
 
         Raises:
             PolicyRefusalError: if the address is refused.
@@ -163,7 +163,7 @@ class Policy:
 
 
 def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
-    """Split and check the entries of a list. An entry may hold several, separated by commas.
+    """Check the entries of an allow-list, and return them. Split texts that have several entries, separated by commas.
 
     Raises:
         ValueError: if an entry is invalid.
@@ -176,7 +176,7 @@ def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
 
 
 def rules_of(entries: Iterable[str]) -> list[HostRule]:
-    """Parse entries, with words replaced by their hosts. Raises ValueError."""
+    """Parse entries. Replace the words of `NAMED_SETS` by their hosts. Raises ValueError."""
     return [HostRule.parse(host) for entry in entries for host in NAMED_SETS.get(entry, (entry,))]
 
 
@@ -191,8 +191,8 @@ def checked_host(text: str) -> str:
     """Return a host in canonical form: a name in lower case without a final dot, or an address.
 
     Raises:
-        ValueError: if the text is neither a name of letters, digits, `-` and `.` nor a plain address. Other forms that
-            resolvers accept as addresses (`0x7f.1`, `127.1`, `2130706433`) are refused too.
+        ValueError: if the text is neither a name of letters, digits, `_`, `-` and `.` nor a plain address. Other texts
+            that resolvers accept as addresses (`0x7f.1`, `127.1`, `2130706433`) are refused too.
     """
     if not text.isascii():
         raise ValueError("not a host")
@@ -213,7 +213,7 @@ def is_literal(host: str) -> bool:
 
 
 def what_is_wrong_with(address: Address) -> str:
-    """Return the reason why an address is forbidden, in two words; empty for an allowed address."""
+    """Return the reason, in a few words, why an address is forbidden. Empty for an allowed address."""
     if address in METADATA:
         return "metadata address"
     if isinstance(address, ipaddress.IPv6Address):
@@ -233,7 +233,7 @@ def what_is_wrong_with(address: Address) -> str:
 
 
 def is_own_address(address: Address) -> bool:
-    """Return True if this machine has the address. Binding to it is more reliable than a list of addresses."""
+    """Return True if this machine has the address. Binding a socket is more reliable than a list of addresses."""
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -1,8 +1,8 @@
-"""Proxy behind a sandbox's door: decides about the destination of a connection, and about the data that is sent.
+"""Proxy behind a sandbox's door, which decides about the destination of a connection and about the data that is sent.
 
-The order of checks matters. The form of the host is checked first, then the list, and only then the name is looked up,
-once. The resulting addresses are checked, and the proxy connects to them by number. Then the first bytes must match the
-request: TLS for the same name, or one plain request for the same host.
+The order of checks matters. The form of the host's name is checked first, then the allow-list. Only then is the name
+looked up, once. The resulting addresses are checked, and the proxy connects to these addresses. Then the first bytes
+must match the request: they are TLS for the same name, or one plain request for the same host.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     import h11
 
 HEAD_TIMEOUT = 30.0
-"""Seconds for the head of a request, or the first TLS message, to arrive."""
+"""Seconds in which the head of a request, or the first TLS message, must arrive."""
 IDLE_TIMEOUT = 600.0
 """Seconds after which a connection without data in either direction is closed."""
 MAX_BODY_BYTES = 1024 * 1024
-"""Maximum bytes of a body into which secrets are inserted; longer bodies are forwarded unchanged."""
+"""Maximum bytes of a body into which secrets are inserted. Longer bodies are forwarded unchanged."""
 _MAX_HEAD_BYTES = 64 * 1024
 _HOP_HEADERS = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"te",
@@ -62,7 +62,7 @@ _CONNECTION_WORDS = frozenset(
 
 
 class _RefusalError(LLMSandboxError):
-    """Raised if the proxy refuses a request with an answer of its own."""
+    """Error that the proxy reports to the client, as its own answer to a request."""
 
     def __init__(self, status: int, reason: str, decision: Literal["refused", "failed"] = "refused") -> None:
         super().__init__(reason)
@@ -72,7 +72,7 @@ class _RefusalError(LLMSandboxError):
 
 
 class Proxy:
-    """Proxy for the connections of a sandbox. `policy` may change; `report` is called with every connection."""
+    """Proxy for the connections of a sandbox. `policy` may change. `report` is called with every connection."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Proxy:
     async def _connected(
         self, record: Connection, host: str, port: int, tls: bool
     ) -> tuple[CountingStream, HostRule]:
-        """Check the host, look it up once, check its addresses, and connect."""
+        """Check the host, look up its addresses once, check them, and connect."""
         try:
             rule = self.policy.check(host, port)
         except PolicyRefusalError as refusal:
@@ -173,7 +173,7 @@ class Proxy:
         rule: HostRule,
         secrets: list[Secret],
     ) -> None:
-        """Forward a CONNECT. Only TLS for the same name passes, unless the list names the port."""
+        """Forward the data of a CONNECT request. Only TLS for the same name passes, unless the list names the port."""
         import h11
 
         if not secrets and (rule is PUBLIC or (record.port not in USUAL_PORTS and rule.port is not None)):
@@ -229,7 +229,7 @@ async def _read_head(speaker: h11.Connection, client: Stream) -> h11.Request:
 
 
 def _check_framing(request: h11.Request) -> None:
-    """Refuse heads that two servers could understand differently."""
+    """Refuse a head that two servers could understand differently."""
     named: dict[bytes, list[bytes]] = {}
     for name, value in request.headers:
         named.setdefault(name, []).append(value)
@@ -246,7 +246,7 @@ def _check_framing(request: h11.Request) -> None:
 
 
 def _target(request: h11.Request) -> tuple[str, int, bool, bytes]:
-    """Return host and port of a request to a proxy, True if secrets may go there, and the path for the server."""
+    """Return host, port, True if secrets may be sent to the host, and the path in the request to the server."""
     text = request.target.decode("latin-1")
     if request.method == b"CONNECT":
         authority, path = text, b""
@@ -267,7 +267,7 @@ def _target(request: h11.Request) -> tuple[str, int, bool, bytes]:
 
 
 def _authority(text: str, usual: int | None) -> tuple[str, int]:
-    """Parse `host:port`; the port may be missing."""
+    """Parse `host:port`. If the port is missing, return the port `usual`, or refuse the request if `usual` is None."""
     try:
         if text.startswith("["):
             host, _, port = text[1:].partition("]")
@@ -284,7 +284,7 @@ def _authority(text: str, usual: int | None) -> tuple[str, int]:
 
 
 def _check_inner(request: h11.Request, record: Connection) -> None:
-    """Refuse a request inside TLS for a host other than that of the TLS connection."""
+    """Refuse a request inside TLS that is for another host than the TLS connection."""
     header = next((value for name, value in request.headers if name == b"host"), b"")
     if _authority(header.decode("latin-1"), 443) != (record.host, record.port):
         raise _RefusalError(421, "its Host header is not the host of its TLS")
@@ -294,7 +294,7 @@ def _check_inner(request: h11.Request, record: Connection) -> None:
 
 @dataclass
 class _Body:
-    """Part of a request's body that was read before its head was forwarded."""
+    """Part of a request's body that was read before the head was forwarded. `whole` is True for the complete body."""
 
     held: bytes = b""
     whole: bool = False
@@ -303,9 +303,7 @@ class _Body:
 async def _with_secrets(
     speaker: h11.Connection, client: Stream, request: h11.Request, secrets: list[Secret]
 ) -> tuple[h11.Request, _Body, list[bytes], list[str]]:
-    """Insert the secrets into a request.
-
-    Replies must be uncompressed and complete, so that they can be searched.
+    """Insert the secrets into a request. Ask for an uncompressed and complete reply, which can be searched.
 
     Returns:
         The request, the part of its body that was read, the texts that a reply must not repeat, and the names of the
@@ -335,7 +333,7 @@ async def _with_secrets(
 
 
 async def _read_body(speaker: h11.Connection, client: Stream) -> _Body:
-    """Read the body of a request, or only its beginning if longer than `MAX_BODY_BYTES`."""
+    """Read the body of a request. Read only the beginning of a body that is longer than `MAX_BODY_BYTES`."""
     held: list[bytes] = []
     async with asyncio.timeout(IDLE_TIMEOUT):
         while sum(map(len, held)) <= MAX_BODY_BYTES:
@@ -355,10 +353,10 @@ async def _exchange(
     body: _Body,
     scrubber: Scrubber | None = None,
 ) -> None:
-    """Forward one request and its reply, then close both ends. Further data from the client is never forwarded."""
+    """Forward one request and its reply. Never forward further data from the client, except for a WebSocket."""
     import h11
 
-    # Messages of a WebSocket could not be searched for a secret.
+    # With secrets there is no WebSocket, because its messages could not be searched for a secret.
     upgrades = [] if scrubber else [value.lower() for name, value in request.headers if name == b"upgrade"]
     websocket = upgrades == [b"websocket"]
     headers = [(name, value) for name, value in request.headers if name not in _HOP_HEADERS]
@@ -390,7 +388,7 @@ async def _exchange(
 async def _upload(
     speaker: h11.Connection, client: Stream, server: h11.Connection, upstream: CountingStream, body: _Body
 ) -> None:
-    """Send the body of the request, of which a part may have been read already."""
+    """Forward the body of the request. A part of the body may have been read already."""
     import h11
 
     piece: bytes | None = body.held
@@ -402,7 +400,7 @@ async def _upload(
 
 
 async def _next_piece(speaker: h11.Connection, client: Stream) -> bytes | None:
-    """Read the next piece of a request's body; None at its end."""
+    """Read the next piece of a request's body. Return None at the end of the body."""
     import h11
 
     while True:
@@ -459,7 +457,7 @@ async def _reply(
 
 
 async def _pass_rest(upstream: Stream, client: Stream, left: int) -> None:
-    """Forward the rest of a body of known length that need not be searched."""
+    """Forward the last `left` bytes of a body that need not be searched."""
     watch = _Watch()
     passing = pass_on(upstream, client, most=left, heard=watch.heard)
     (passed,) = await _first_failure(passing, watching=watch.wait())
@@ -468,7 +466,7 @@ async def _pass_rest(upstream: Stream, client: Stream, left: int) -> None:
 
 
 def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Response:
-    """Return the head of a reply, as forwarded to the client."""
+    """Return the head of a reply that is forwarded to the client."""
     import h11
 
     left_out = _HOP_HEADERS | ({b"content-length"} if scrubber else set())
@@ -487,7 +485,7 @@ def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Respons
 async def _answer(
     speaker: h11.Connection, client: Stream, refusal: _RefusalError, record: Connection
 ) -> None:
-    """Answer a refused request with a sentence for the model, if an answer is still possible."""
+    """Answer a refused request with a text for the model, if an answer is still possible."""
     import h11
 
     if speaker.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -550,7 +548,7 @@ class _Watch:
 
 
 async def _first_failure(*works: Awaitable[int], watching: Awaitable[int]) -> list[int]:
-    """Run all coroutines and return their results. The first failure, or the watch, cancels all."""
+    """Run all coroutines and return their results. The first failure, also of `watching`, cancels all coroutines."""
     tasks: list[asyncio.Future[int]] = [asyncio.ensure_future(work) for work in works]
     watch = asyncio.ensure_future(watching)
     try:

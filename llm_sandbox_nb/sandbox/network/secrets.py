@@ -1,8 +1,8 @@
-"""Secrets outside the sandbox: programs inside use a placeholder, which the proxy replaces by the value.
+"""Secrets whose values stay outside the sandbox. Programs inside use a placeholder, which the proxy replaces.
 
 The value is read from this process's environment. The proxy inserts it only into headers of requests to the hosts of
-the secret, and into their bodies if requested, over TLS that the proxy has verified. Every reply of these hosts is
-searched for the value, because they may have stored it from an earlier request.
+the secret, and on demand into the bodies of these requests. The proxy verifies the TLS connection to the host first.
+Every reply of these hosts is searched for the value, because they may have stored it from an earlier request.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Headers = Sequence[tuple[bytes, bytes]]
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MIN_VALUE_LENGTH = 8
 IN_BODY = "+body"
-"""Suffix of a host for whose requests the value is inserted into the body too."""
+"""Suffix of a host. The value is then inserted into the bodies of requests to this host too."""
 _CREDENTIALS = frozenset(
     (b"authorization", b"cookie", b"x-api-key", b"api-key", b"apikey", b"x-goog-api-key", b"private-token",
      b"job-token", b"x-auth-token", b"x-access-token", b"x-amz-security-token")
 )  # fmt: skip
-"""Headers that identify the sender. With an attacker's key in them, a host would store data for the attacker."""
+"""Headers that identify the sender. If they had an attacker's key, a host would store data for the attacker."""
 
 
 def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return the hosts of each secret, from `NAME=host[,host]` or a mapping. Each host may end in `IN_BODY`.
+    """Return the hosts of each secret in texts `NAME=host[,host]`, or in a mapping. A host may end in `IN_BODY`.
 
     Raises:
-        ValueError: if an entry is invalid. The sentence never repeats the text after `=`, which may be a value.
+        ValueError: if an entry is invalid. The message never repeats the text after `=`, which may be a value.
     """
     if isinstance(entries, Mapping):
         pairs = [
@@ -68,20 +68,20 @@ def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple
 def placeholder(name: str) -> str:
     """Return the placeholder of a secret in the sandbox.
 
-    The text reveals nothing, and is the same in every sandbox, so that files and shells of a sandbox work in a fork.
+    The placeholder reveals nothing. It is the same in every sandbox, so that files and shells still work in a fork.
     """
     return f"secret-{name}-is-put-in-outside"
 
 
 @dataclass(frozen=True)
 class Secret:
-    """Secret with its value, which `repr` never shows."""
+    """Secret with its value. `repr` never shows the value."""
 
     name: str
     hosts: tuple[str, ...]
     value: str = field(repr=False)
     body_hosts: frozenset[str] = frozenset()
-    """Hosts for whose requests the value is inserted into the body too."""
+    """Hosts for which the value is inserted into the bodies of requests too."""
 
     @property
     def placeholder(self) -> str:
@@ -91,10 +91,10 @@ class Secret:
 def read_secrets(
     entries: Mapping[str, Sequence[str]], environment: Mapping[str, str] | None = None
 ) -> list[Secret]:
-    """Read the values of `parse_secrets`' entries from the environment.
+    """Read the values of secrets from the environment. `entries` is a result of `parse_secrets`.
 
     Raises:
-        ValueError: if a variable is not set, or cannot be a secret. The sentence never contains the value.
+        ValueError: if a variable is not set, or cannot be a secret. The message never contains the value.
     """
     found = []
     for name, names in entries.items():
@@ -119,7 +119,7 @@ def put_in(
 ) -> tuple[list[tuple[bytes, bytes]], list[bytes], list[str]]:
     """Replace the placeholders in the headers of a request by the values.
 
-    Credentials without a placeholder are left out: see `_CREDENTIALS`.
+    Headers in `_CREDENTIALS` are left out if they have no placeholder.
 
     Returns:
         The headers, further texts that a reply must not repeat, and the names of the inserted secrets.
@@ -141,7 +141,7 @@ def put_in(
 
 
 def put_in_body(body: bytes, kind: str, secrets: Sequence[Secret]) -> tuple[bytes, list[str]]:
-    """Replace the placeholders in a body of content type `kind`. Return the body and the names of used secrets."""
+    """Replace the placeholders in a body of content type `kind`. Return the body and the names of inserted secrets."""
     used = []
     for secret in secrets:
         stand_in = secret.placeholder.encode()
@@ -169,7 +169,10 @@ def forms_of(value: str) -> list[bytes]:
 
 
 def _put_value(text: bytes, stand_in: bytes, value: bytes) -> tuple[bytes, list[bytes]]:
-    """Replace a placeholder in a header's text, also in the base64 of `Basic`. Return the text and new secret forms."""
+    """Replace a placeholder in a header's text, even within the base64 of `Basic`.
+
+    Return the text, and further texts that a reply must not repeat.
+    """
     text = text.replace(stand_in, value)
     kind, _, encoded = text.partition(b" ")
     if kind.lower() != b"basic":
@@ -185,21 +188,21 @@ def _put_value(text: bytes, stand_in: bytes, value: bytes) -> tuple[bytes, list[
 
 
 class Scrubber:
-    """Filter that replaces secret texts in a stream. It delays only bytes that may begin such a text."""
+    """Filter that replaces secret texts in a stream. Only bytes that may begin such a text are delayed."""
 
     def __init__(self, hidden: Sequence[bytes]) -> None:
         self._hidden = sorted(hidden, key=len, reverse=True)
         self._held = b""
 
     def feed(self, data: bytes, *, last: bool = False) -> bytes:
-        """Add bytes, and return those that may be forwarded now."""
+        """Add bytes. Return the bytes that can be forwarded now."""
         data = self.clean(self._held + data)
         held = 0 if last else self._beginning(data)
         self._held = data[len(data) - held :]
         return data[: len(data) - held]
 
     def clean(self, data: bytes) -> bytes:
-        """Return a whole text without the hidden texts."""
+        """Return a complete text without the hidden texts."""
         for hidden in self._hidden:
             data = data.replace(hidden, b"(secret)")
         return data

@@ -1,4 +1,7 @@
-"""Byte streams that the proxy connects: sockets, TLS connections that end at the proxy; and the first TLS message."""
+"""Byte streams that the proxy connects: sockets, and TLS connections that end at the proxy.
+
+Also the parser of a client's first TLS message.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Protocol
 from llm_sandbox_nb.errors import LLMSandboxError
 
 DRAIN_TIMEOUT = 5.0
-"""Seconds to wait for further data of a program after its reply is complete."""
+"""Seconds to wait until a program closes its connection after the reply is complete."""
 _PIECE_BYTES = 256 * 1024
 _MAX_HELLO_BYTES = 64 * 1024
 _SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
@@ -23,11 +26,11 @@ class Stream(Protocol):
     """Both directions of a connection."""
 
     async def read(self) -> bytes:
-        """Return the next bytes; empty at the end."""
+        """Return the next bytes, or `b""` at the end."""
         ...
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Send bytes, which must not change until the return, and wait for buffer space. Raises ConnectionError."""
+        """Send bytes, and wait for buffer space. `data` must not change before the return. Raises ConnectionError."""
         ...
 
     async def end_writing(self) -> None:
@@ -36,7 +39,7 @@ class Stream(Protocol):
 
 
 class ClosableStream(Stream, Protocol):
-    """A stream with an end."""
+    """A stream that can be closed."""
 
     async def close(self) -> None:
         """Close the stream after all written bytes were sent."""
@@ -44,7 +47,7 @@ class ClosableStream(Stream, Protocol):
 
 
 class CountingStream(Stream, Protocol):
-    """Connection to a server outside."""
+    """Connection to a server outside, which counts the bytes sent and received."""
 
     sent: int
     received: int
@@ -55,7 +58,7 @@ class CountingStream(Stream, Protocol):
 
 
 class PlainSocket:
-    """Connection without TLS, directly on its socket: from a program in the sandbox, or to a server."""
+    """Connection without TLS, from a program inside or to a server outside, that uses its socket directly."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -73,7 +76,7 @@ class PlainSocket:
         return data
 
     async def read_into(self, buffer: memoryview) -> int:
-        """Read like `read`, without a copy. Return the number of bytes in the buffer."""
+        """Read bytes into a buffer, without a further copy. Return the number of bytes, or 0 at the end."""
         try:
             size = await self._loop.sock_recv_into(self._socket, buffer)
         except OSError:
@@ -93,7 +96,7 @@ class PlainSocket:
             self._socket.shutdown(socket.SHUT_WR)
 
     async def close(self) -> None:
-        """See `ClosableStream`. Reads until the program has closed; else it could lose the end of its reply."""
+        """See `ClosableStream`. Read until the program closes, because the program could lose the end of its reply."""
         await self.end_writing()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_TIMEOUT):
@@ -131,7 +134,7 @@ class SocketStream:
             raise ConnectionError("the server has closed the connection") from error
 
     async def end_writing(self) -> None:
-        """See `Stream`. Does nothing, because TLS cannot close a single direction."""
+        """See `Stream`. This does nothing, because TLS cannot close a single direction."""
         if self._writer.can_write_eof():
             with contextlib.suppress(OSError):
                 self._writer.write_eof()
@@ -141,7 +144,7 @@ class SocketStream:
 
 
 class PrefixedStream:
-    """Stream of which some bytes were read already."""
+    """Stream of which the bytes `first` were read already. `read` returns them again."""
 
     def __init__(self, first: bytes, stream: Stream) -> None:
         self._first = first
@@ -165,7 +168,7 @@ class TlsStream:
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
 
     async def handshake(self) -> None:
-        """Do the TLS handshake. Raises ConnectionError if the client refuses, for example for lack of trust."""
+        """Do the TLS handshake. Raises ConnectionError if the client refuses, for example without trust."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -242,14 +245,14 @@ async def pass_on(
 
 
 class NoTlsError(LLMSandboxError):
-    """Raised if a client's first message is not TLS with a readable server name."""
+    """First message of a client that is not TLS with a readable server name."""
 
 
 async def read_hello(stream: Stream) -> tuple[bytes, str]:
-    """Read a client's first TLS message. Return all bytes read, and the server's name.
+    """Read a client's first TLS message. Return all bytes that were read, and the server's name.
 
     Raises:
-        NoTlsError: if the bytes are not TLS, or name no server, several, or only an encrypted one.
+        NoTlsError: if the bytes are not TLS, or do not name exactly one server, or encrypt its name.
     """
     data = b""
     while (name := _server_name(data)) is None:
@@ -261,7 +264,7 @@ async def read_hello(stream: Stream) -> tuple[bytes, str]:
 
 
 def _server_name(data: bytes) -> str | None:
-    """Return the server's name in a client's first message; None while incomplete. Raises NoTlsError."""
+    """Return the server's name in a client's first message. None while the message is incomplete. Raises NoTlsError."""
     message = b""
     while True:
         if data[:1] not in (b"", b"\x16") or data[1:2] not in (b"", b"\x03"):
@@ -313,7 +316,7 @@ def _name_in(hello: bytes) -> str:
 
 
 def _only_name(content: bytes) -> bytes:
-    """Return the only entry of the extension."""
+    """Return the name in an extension that must have exactly one name."""
     listed, kind, size = struct.unpack_from(">HBH", content)
     if kind or listed != len(content) - 2 or size != listed - 3:
         raise NoTlsError("it does not name one server (SNI)")

@@ -35,7 +35,7 @@ _STREAMS: dict[int, StreamName] = {Kind.STDOUT: "stdout", Kind.STDERR: "stderr"}
 
 
 class CommandOutput:
-    """Collects the output frames of one command, up to the agreed limit."""
+    """Collector of the output frames of one command, up to the agreed limit."""
 
     def __init__(self, limit: int, on_output: OutputCallback | None) -> None:
         self.limit = limit
@@ -87,7 +87,7 @@ class CommandOutput:
         return b"".join(self._pieces[stream])
 
     def broken_off(self) -> CommandResult:
-        """Return the result of a command that ended because the connection broke, with the output so far."""
+        """Return the result, with the output so far, of a command that ended because the connection broke."""
         sizes = {name: size + self.omitted.get(name, 0) for name, size in self._sizes.items()}
         return CommandResult(
             exit_code=None,
@@ -102,7 +102,7 @@ class CommandOutput:
 
 
 class Gathered:
-    """Collects the content of a file or a listing, up to a limit of bytes."""
+    """Collector of the content of a file or a listing, up to a limit of bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -245,7 +245,7 @@ def _file_change(row: bytes) -> FileChange:
 
 
 def raise_upload_error(answer: Mapping[str, Any], target: str) -> None:
-    """Raise the error in an answer to an upload, OS errors as `TransferError`."""
+    """Raise the error in an answer to an upload. An OS error becomes a `TransferError`."""
     try:
         raise_error(answer, "")
     except OSError as error:
@@ -255,7 +255,7 @@ def raise_upload_error(answer: Mapping[str, Any], target: str) -> None:
 
 
 def raise_error(answer: Mapping[str, Any], path: str, limit: int | None = None) -> None:
-    """Raise the error in an answer, if any; `path` is the caller's name of the file."""
+    """Raise the error in an answer if there is one. `path` is the caller's name of the file."""
     error = answer.get("error")
     if error is None:
         return
@@ -282,7 +282,7 @@ def raise_error(answer: Mapping[str, Any], path: str, limit: int | None = None) 
 
 
 def closed_and_open(tried: object) -> tuple[list[str], list[str]]:
-    """Return the names that the executor tested and found closed, and those found open; both may be empty."""
+    """Return the names that the executor has tested and found closed, and the names that were open."""
     if not isinstance(tried, dict):
         return [], []
     found = sorted((str(name)[:40], bool(is_open)) for name, is_open in tried.items())[:8]
@@ -290,7 +290,7 @@ def closed_and_open(tried: object) -> tuple[list[str], list[str]]:
 
 
 def disk_limits(executor: Mapping[str, Any]) -> tuple[int | None, int | None, str]:
-    """Return the limits of all files together: bytes, number, and a text on their enforcement."""
+    """Return the limits on all files together: their bytes, their number, and a text about the enforcement."""
     disk = executor.get("disk")
     if not isinstance(disk, dict) or not all(
         _is_count(disk.get(name)) for name in ("bytes", "files", "total")

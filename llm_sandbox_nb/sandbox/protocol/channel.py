@@ -3,7 +3,7 @@
 Whatever the executor does (garbage, silence, endless output, wrong ids), every call ends, in bounded memory: with its
 answer, with the caller's timeout inside the sandbox, or with `SandboxLostError`.
 
-One request with a body, `>` from the host and `<` from the executor:
+A request with a body has these frames. `>` comes from the host, `<` from the executor:
 
     > REQUEST  {"op": "exec", "argv": ["sort"], ...}
     > DATA* END             the body, at most `WINDOW` bytes ahead of the acknowledgements
@@ -11,8 +11,8 @@ One request with a body, `>` from the host and `<` from the executor:
     < STDOUT* STDERR* GAP*  output, passed to the `sink` of the call
     < RESPONSE {"exit_code": 0, ...}
 
-CANCEL is allowed at any time; the executor still sends RESPONSE. Requests overlap: the request id says which one each
-frame belongs to. PING and PONG run all the time. `PINGS_LOST` * `PING_EVERY` is below `LEASE`, so the host notices a
+CANCEL is allowed at any time. The executor still sends RESPONSE. Requests overlap, so each frame has the id of its
+request. PING and PONG are exchanged all the time. `PINGS_LOST` * `PING_EVERY` is below `LEASE`, so the host notices a
 silent sandbox before the executor ends itself.
 """
 
@@ -49,36 +49,36 @@ PING_EVERY = 5.0
 PINGS_LOST = 6
 """Number of unanswered pings after which the sandbox is lost."""
 GRACE = 15.0
-"""Seconds after the timeout of a call until the sandbox counts as lost."""
+"""Seconds between the time-out of a call without an answer and the moment when the sandbox is considered lost."""
 SETTLE_SECONDS = 10.0
-"""Seconds to wait for the end of a cancelled request."""
+"""Maximum seconds to wait for the response to a cancelled request."""
 LEASE = 45.0
 """Seconds without a frame after which an executor ends its sandbox."""
 MAX_ABANDONED_BYTES = 64 * 1024 * 1024
-"""Bytes that the executor may still send for a cancelled request."""
+"""Maximum bytes that the executor may still send for a cancelled request."""
 MAX_PARAMS_BYTES = MAX_PAYLOAD - 4096
-"""Maximum bytes of arguments in a request; larger arguments are sent at the beginning of the body."""
+"""Maximum bytes of arguments in a request. Larger arguments are sent at the beginning of the body."""
 
 Body = bytes | AsyncIterator[bytes]
 """The body of a request: bytes, or an iterator of pieces."""
 Sink = Callable[[int, bytes], None]
-"""A callback for each frame (kind, payload) of a request before its response. An exception becomes the call's
-error; `ProtocolError` ends the whole channel.
+"""Function that is called with the kind and payload of each frame before the response. An exception becomes the call's
+error. `ProtocolError` ends the whole channel.
 """
 Deliver = Callable[[str, int, Iterator[bytes]], Awaitable[None]]
-"""A function that puts a file into the sandbox: name, number of bytes, content. Raises SandboxError, OSError."""
+"""Function of name, size and content that puts a file into the sandbox. Raises SandboxError, OSError."""
 
 logger = logging.getLogger(__name__)
 
 
 class ExecutorConnection(Protocol):
-    """A living connection to the executor of a sandbox, as used by the history of its files."""
+    """A living connection to the executor of a sandbox, for the file history."""
 
     deliver: Deliver | None
-    """Function that puts a file into the sandbox from outside, faster than the connection; None if impossible."""
+    """Function that puts a file into the sandbox from outside, faster than the connection can. None if impossible."""
     release_pack: Callable[[], None] | None
-    """Function that frees the memory of a file of `deliver`, if the executor gets a descriptor of the file; None if the
-    file is in the sandbox's top folder.
+    """Function that frees the memory of the files of `deliver`. None if `deliver` writes into the sandbox's top folder,
+    instead of memory for which the executor gets a descriptor.
     """
 
     async def request_files(
@@ -96,12 +96,12 @@ class ExecutorConnection(Protocol):
         ...
 
     def broke_protocol(self, error: ProtocolError) -> Exception:
-        """End the sandbox after invalid data. Returns the exception to raise."""
+        """End a sandbox that has sent invalid data. Return the exception for the caller to raise."""
         ...
 
 
 class _Call:
-    """A request without an answer."""
+    """A request that was not answered yet."""
 
     def __init__(self, op: str, sink: Sink | None) -> None:
         self.op = op
@@ -112,7 +112,7 @@ class _Call:
 
 
 class Channel:
-    """Requests to one executor. Use from the event loop in which `hello` was awaited."""
+    """Requests to one executor. Use a channel only in the event loop in which `hello` was awaited."""
 
     def __init__(self, transport: Transport, *, grace: float = GRACE, ping_every: float = PING_EVERY) -> None:
         self._grace = grace
@@ -125,11 +125,11 @@ class Channel:
         """The event loop in which `hello` was awaited."""
         self.on_lost: Callable[[SandboxLostError], None] | None = None
         self.why_ended: Callable[[], str] = lambda: ""
-        """Returns the reason for the end of the connection, if known, such as the executor's stderr."""
+        """Function that returns the reason why the connection ended, e.g. the executor's stderr, or an empty text."""
         self._use(transport)
 
     def _use(self, transport: Transport) -> None:
-        """Use another connection, and drop all state of the former one."""
+        """Use another connection, and drop all state of the former connection."""
         for task in self._tasks:
             task.cancel()
         self._transport = transport
@@ -139,7 +139,7 @@ class Channel:
         self.lost: SandboxLostError | None = None
 
     async def ensure_connected(self) -> None:
-        """Reconnect if the connection was lost. This class cannot: its connection is the sandbox.
+        """Reconnect if the connection was lost. This class cannot reconnect: without its connection, a sandbox is lost.
 
         Raises:
             SandboxLostError: if the sandbox is lost.
@@ -152,9 +152,9 @@ class Channel:
         """Become the owner of the executor, start to read frames, and return the executor's answer.
 
         Args:
-            params: `lease` seconds, `directories` to make, `cwd` of the shell, `spill` folder.
+            params: parameters of the greeting, such as `lease`, `directories`, `cwd` and `spill`.
             adopt: True if a former owner may have left an incomplete frame, sent or received.
-            timeout: seconds.
+            timeout: seconds in which the executor must answer.
 
         Raises:
             SandboxLostError: if there is no valid answer.
@@ -209,11 +209,11 @@ class Channel:
         """Send a request and return its response.
 
         Args:
-            params: the request; `op` is the operation. Large ones travel at the head of the body.
+            params: the request, with its operation `op`. Large parameters are sent at the beginning of the body.
             body: bytes that belong to the request.
-            sink: receives the frames before the response.
-            timeout: seconds until the answer is due; `grace` seconds later the sandbox counts as lost.
-            begun: called with the request's number once sent, for `cancel`.
+            sink: function that receives the frames before the response.
+            timeout: seconds until the answer is due. The sandbox is lost if it has not answered `grace` seconds later.
+            begun: function that is called with the request's number for `cancel`, as soon as the request is sent.
 
         Raises:
             SandboxLostError: if the sandbox is lost, before or during the call.
@@ -271,7 +271,7 @@ class Channel:
                 call.answer.set_exception(error)
 
     def cancel_op(self, op: str) -> None:
-        """Ask the executor to end the requests of this operation; they are still answered."""
+        """Ask the executor to end the requests of this operation. They are still answered."""
         for number, call in self._calls.items():
             if call.op == op:
                 self._write(Frame(Kind.CANCEL, number))
@@ -282,12 +282,12 @@ class Channel:
             self._write(Frame(Kind.CANCEL, number))
 
     def hold(self, holder: object) -> None:
-        """Stop reading frames until `release`, because `holder` cannot keep up; for less than the ping timeout."""
+        """Stop reading frames until `release`, because `holder` cannot keep up. Release before the pings time out."""
         self._holders.add(holder)
         self._flowing.clear()
 
     def release(self, holder: object) -> None:
-        """Read frames again, unless another holder still needs the stop."""
+        """Read frames again, unless another holder has not released yet."""
         self._holders.discard(holder)
         if not self._holders:
             self._flowing.set()
@@ -349,7 +349,7 @@ class Channel:
         call.room.set()
 
     def _take_abandoned(self, frame: Frame) -> None:
-        """Drop the rest of a request that nobody waits for."""
+        """Drop a frame of a request for which nobody waits any more."""
         if frame.request not in self._abandoned:
             raise ProtocolError("it answered a request that was not made")
         self._abandoned[frame.request] += len(frame.payload) + HEADER.size
@@ -381,7 +381,7 @@ class Channel:
             raise SandboxLostError(*self.lost.args)
 
     def fail(self, reason: str) -> None:
-        """Mark the sandbox as lost: every pending and later call raises `SandboxLostError`."""
+        """Declare the sandbox lost, so that every pending and later call raises `SandboxLostError`."""
         if self.lost is not None:
             return
         self.lost = SandboxLostError(f"The sandbox is lost: {reason}; open a new one.")
@@ -395,7 +395,7 @@ class Channel:
             self.on_lost(self.lost)
 
     async def close(self, *, bye: bool = True) -> None:
-        """Disconnect, after BYE, which makes the executor end everything at once (unless `bye` is false)."""
+        """Disconnect. Unless `bye` is False, send BYE first, so that the executor ends everything at once."""
         if bye:
             self._write(Frame(Kind.BYE))
         if self.lost is None:

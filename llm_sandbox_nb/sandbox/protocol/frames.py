@@ -1,7 +1,7 @@
 """The wire format between the host and the executor inside a sandbox, and the transport of frames.
 
 A frame is a 15-byte header `>2sBIII` (magic, kind, request id, payload length, checksum) and at most 64 KiB
-of payload. The checksum is CRC-32 over the first 11 header bytes and the payload; it detects torn frames after
+of payload. The checksum is the CRC-32 of the first 11 header bytes and the payload. It detects incomplete frames after
 a change of owner, but not forgery. `executor/frames.py` has its own copy of these few constants, because that file
 is sent into the sandbox unchanged.
 """
@@ -22,34 +22,34 @@ MAGIC = b"LS"
 HEADER = struct.Struct(">2sBIII")
 MAX_PAYLOAD = 64 * 1024
 WINDOW = 1024 * 1024
-"""Bytes of request body that the host may send ahead of the executor's acknowledgements."""
+"""Maximum bytes of a request's body that the host may send before the executor acknowledges them."""
 
 
 class Kind(IntEnum):
     """Kinds of frames. A request's last frame is RESPONSE; all frames before it belong to the request."""
 
     REQUEST = 1
-    """host to executor: JSON with `op` and its arguments."""
+    """From the host: JSON with `op` and its arguments."""
     DATA = 2
-    """host to executor: a piece of the request's body."""
+    """From the host: a piece of the request's body."""
     END = 3
-    """host to executor: the body is complete."""
+    """From the host: the body is complete."""
     STDOUT = 4
     STDERR = 5
     GAP = 6
-    """executor to host: JSON `{stream, omitted}`; so many bytes of the stream are left out here."""
+    """From the executor: JSON `{stream, omitted}`. At this place of the stream, `omitted` bytes are left out."""
     RESPONSE = 7
-    """executor to host: JSON, the outcome."""
+    """From the executor: the outcome as JSON."""
     CANCEL = 8
-    """host to executor: end the request and its processes; the response still comes."""
+    """From the host: end the request and its processes. The response still comes."""
     HELLO = 9
-    """both ways: greeting of a new owner, and the executor's answer."""
+    """From both sides: the greeting of a new owner, and the executor's answer."""
     PING = 10
     PONG = 11
     ACK = 12
-    """executor to host: JSON number, bytes of body consumed since the last ACK."""
+    """From the executor: JSON `{bytes}`. The executor has consumed so many bytes of the body since the last ACK."""
     BYE = 13
-    """host to executor: end everything at once."""
+    """From the host: end everything at once."""
 
 
 class ProtocolError(LLMSandboxError):
@@ -93,7 +93,7 @@ def checksum(kind: int, request: int, payload: bytes) -> int:
 
 
 def json_frame(kind: Kind, request: int, value: object) -> Frame:
-    """Return a frame with JSON (ASCII, so that names that are not UTF-8 survive as surrogates)."""
+    """Return a frame with a JSON payload. The JSON is ASCII, so that surrogates preserve names that are not UTF-8."""
     return Frame(kind, request, json.dumps(value, separators=(",", ":")).encode("ascii"))
 
 
@@ -119,7 +119,7 @@ def decode_header(header: bytes) -> tuple[int, int, int, int]:
 
 
 def decode(header: bytes, payload: bytes) -> Frame:
-    """Return the frame of these two parts.
+    """Return the frame with this header and payload.
 
     Raises:
         ProtocolError: if the header is invalid, or the checksum does not match.
@@ -131,7 +131,7 @@ def decode(header: bytes, payload: bytes) -> Frame:
 
 
 class FrameScanner:
-    """Finds frames in a stream that may start within a frame, after a sandbox was adopted."""
+    """Scanner that finds frames in a stream. After an adoption, the stream may start within a frame."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -140,7 +140,7 @@ class FrameScanner:
         self._buffer += data
 
     def take(self) -> Frame | None:
-        """Return the next whole and valid frame, or None until more has arrived; other bytes are skipped."""
+        """Return the next complete and valid frame, or None if more bytes must arrive first. Skip all other bytes."""
         while True:
             start = self._buffer.find(MAGIC)
             if start < 0:
@@ -170,10 +170,10 @@ class FrameScanner:
 
 
 class Transport(Protocol):
-    """The transport of frames. The channel is the only user."""
+    """A connection that carries the frames of one channel."""
 
     async def read_frame(self) -> Frame | None:
-        """Return the next frame, or None when the other side has closed.
+        """Return the next frame, or None if the other side has closed the connection.
 
         Raises:
             ProtocolError: if the received bytes are not a frame.
@@ -187,14 +187,14 @@ class Transport(Protocol):
 
 
 class ByteReader(Protocol):
-    """The used part of `asyncio.StreamReader`."""
+    """The part of `asyncio.StreamReader` that this package uses."""
 
     async def read(self, n: int = ..., /) -> bytes:
-        """Return at least one byte and at most `n`, or nothing at the end."""
+        """Return at least one byte and at most `n`. Return `b""` at the end of the stream."""
 
 
 class ByteWriter(Protocol):
-    """The used part of `asyncio.StreamWriter`."""
+    """The part of `asyncio.StreamWriter` that this package uses."""
 
     def write(self, data: bytes, /) -> None:
         """Queue bytes."""
@@ -236,7 +236,7 @@ class StreamTransport:
         return True
 
     async def find_frame(self, wanted: Callable[[Frame], bool]) -> Frame | None:
-        """Skip to a `wanted` frame, because the stream may start within frames for another owner."""
+        """Skip to the first frame for which `wanted` is True. The stream may start with frames for another owner."""
         scanner = FrameScanner()
         scanner.feed(bytes(self._buffer))
         while True:
@@ -262,7 +262,7 @@ class StreamTransport:
 
 
 MESSAGE_LIMIT = 4 * (HEADER.size + MAX_PAYLOAD)
-"""Maximum bytes of a message."""
+"""Maximum bytes of a message that `pack` makes."""
 
 
 def pack(frames: Iterable[bytes]) -> Iterator[bytes]:
