@@ -1,4 +1,4 @@
-"""The score of a benchmark in the record of its run, as a check that was added after the end."""
+"""Score of a benchmark in the record of a run. The score is a check that is added after the end of the run."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _OUTCOMES: dict[float | None, Literal["passed", "failed", "error"]] = {
 def record_score(folder: Path, trajectory: Trajectory, scorer: str, score: Score) -> None:
     """Add a score, or the failure of the scorer, to the journal in `folder`.
 
-    Score 1 is a passed check, 0 a failed check. In isolation `process`, a run could tamper with a scorer that works in
-    a sandbox.
+    Score 1 is a passed check, and score 0 is a failed check. In the isolation `process`, a run could tamper with a
+    scorer that works in a sandbox, so the check is not marked as protected.
 
     Raises:
         JournalError, OSError: if the journal cannot be written.
