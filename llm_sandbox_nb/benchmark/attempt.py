@@ -44,7 +44,7 @@ BoxOpener = Callable[[Task, Row], AbstractAsyncContextManager[Sandbox]]
 
 @dataclass(frozen=True)
 class HowToAsk(RunOptions):
-    """The model, the settings of its requests, and the options of its runs."""
+    """Model with the settings of its requests and the options of its runs."""
 
     model: Model
     settings: ModelSettings = field(default_factory=ModelSettings)
@@ -57,7 +57,7 @@ class HowToAsk(RunOptions):
     remind: bool = True
     """True to remind a model that submits without an answer."""
     reply_tokens: int | None = None
-    """Maximum token count of the reply in mode `llm`. If it is None, `settings` has the maximum."""
+    """Maximum token count of the reply in mode `llm`. With None, the maximum in `settings` is used."""
     save_responses: bool = False
     """True to write each request and reply also as a JSON file, in the subfolder `litellm` of the run's folder."""
     mcp: ServerNames | None = None

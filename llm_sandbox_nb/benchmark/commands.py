@@ -30,7 +30,7 @@ _LIMITS = {
     "budget": "cost",
     "time": "time",
 }
-"""Flags, and the fields of `RunLimits` that they set."""
+"""Fields of `RunLimits`, by the flag that sets the field."""
 
 
 def list_text() -> str:
@@ -42,7 +42,7 @@ def list_text() -> str:
 
 @dataclass(frozen=True)
 class BenchmarkReport:
-    """Report of a benchmark. `found` is its content, and `page` is the path of the HTML page, or None."""
+    """Report of a benchmark. `found` is its content. `page` is the path of the HTML page, if a page was written."""
 
     found: dict[str, Any]
     page: Path | None = None
@@ -111,7 +111,7 @@ def make_comparison(out: Path, other: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A benchmark that is ready to begin. A `with` block holds the lock of its folder."""
+    """Benchmark that is ready to begin. A `with` block holds the lock of its folder."""
 
     items: list[Item]
     runner: Runner

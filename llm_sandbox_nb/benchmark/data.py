@@ -22,7 +22,7 @@ _DATA_FILES = ("data.jsonl", "data.json", "data.parquet")
 
 
 def load_rows(task: Task, source: str | None = None) -> list[Row]:
-    """Load the rows of a task from `source`, or else from the task's folder or its Hugging Face data set.
+    """Load the rows of a task from `source`. By default, the task's folder or its Hugging Face data set has the rows.
 
     `source` is a file, a folder with TASK.jsonl, `sample`, or `hf:OWNER/NAME/CONFIG:SPLIT`.
 

@@ -136,7 +136,7 @@ def check_prompts(out: Path, results: Iterable[Result], tasks: Iterable[Task]) -
     """Check that earlier results were made with the current prompts and limits of the tasks.
 
     Raises:
-        ResultsError: if they have changed, because results of different prompts must not share a folder.
+        ResultsError: if the prompts or limits have changed, because different prompts must not share a folder.
     """
     now = {task.name: prompt_digest(task) for task in tasks}
     for result in results:

@@ -96,7 +96,7 @@ class {name}(unittest.TestCase):
             return
         raise AssertionError
 """
-"""Two control tests, in the forms of pytest and unittest. The runners find them for any names that their settings
+"""Two control tests, in the forms of pytest and unittest. The runners find the tests, whatever names their settings
 require. The second test fails if every way to fail works, and passes if one way was disabled.
 """
 

@@ -90,7 +90,7 @@ async def check_model(model: Model) -> None:
 
 
 class LocalBackend:
-    """Backend that runs items in this process. Records are written below `out`.
+    """Backend that runs items in this process. The runs are recorded below `out`.
 
     An item that fails is tried up to `attempts` times. With `reuse`, a sandbox serves many items and is reset between
     them; see `SandboxPool`.

@@ -66,12 +66,15 @@ class Judgement:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
-    """Cost of all its requests, including those without a verdict; 0 if the server does not report costs."""
+    """Cost of all requests of the judgement, including requests without a verdict. 0 if the server reports no costs."""
 
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    """Options of a judge. `repeats` is the number of judgements per answer, `attempts` the requests per judgement."""
+    """Options of a judge.
+
+    `repeats` is the number of judgements per answer. `attempts` is the maximum number of requests per judgement.
+    """
 
     repeats: int = 4
     attempts: int = 2
@@ -223,7 +226,7 @@ def judge_prompt(answer: str, row: Row) -> str:
 
 
 def _shortened(answer: str) -> str:
-    """Return the answer, or its beginning and end if it is too long."""
+    """Return an answer, or the beginning and the end of an answer that is too long."""
     left_out = len(answer) - _MAX_ANSWER_CHARACTERS
     if left_out <= 0:
         return answer
@@ -238,7 +241,7 @@ def read_judgements(path: Path) -> list[Judgement]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Self-consistency of a judge over the answers that were judged more than once."""
+    """Self-consistency of a judge over the answers that were judged several times."""
 
     answers: int
     pairs_agree: float | None

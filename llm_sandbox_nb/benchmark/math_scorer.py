@@ -1,4 +1,4 @@
-r"""Scorer for mathematical answers: compares the answer stated in a text with the gold answer.
+r"""Scorer for mathematical answers, which compares the answer that a text states with the gold answer.
 
 Numbers and quantities are compared exactly (`quantities`). All other mathematics is compared by math-verify, if
 math-verify can read the whole text. A gold answer that is not mathematics, such as a date, an address, a range, a
@@ -277,7 +277,7 @@ def _elements(text: str) -> tuple[str, list[str]] | None:
 
 
 def _matches(text: str) -> bool:
-    """Return True if the last bracket of a text closes the first."""
+    """Return True if the last bracket of a text closes the first bracket."""
     depth = 0
     for place, character in enumerate(text):
         depth += (character in _OPEN) - (character in _CLOSE)

@@ -181,7 +181,7 @@ def _again(text: str) -> str | None:
 
 
 def _in_words(text: str) -> str | None:
-    """Return the stated letter, or else the letter at the beginning or in the last line.
+    """Return the stated letter. If none is stated, return the letter at the beginning or in the last line.
 
     Return an empty text if the last line is a different letter.
     """

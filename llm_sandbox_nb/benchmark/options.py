@@ -28,7 +28,7 @@ SCORE_SETTINGS = ("api_base", "api_key", "api_key_env", "isolation", "profile", 
 
 
 def modes(value: object) -> tuple[str, ...]:
-    """Parse modes that are separated by commas. The paper's package calls the mode `sandbox` `llm-in-sandbox`."""
+    """Parse modes that are separated by commas. `llm-in-sandbox`, the name in the paper's package, means `sandbox`."""
     words = (word.strip() for word in str(value).split(","))
     found = tuple(dict.fromkeys("sandbox" if word == "llm-in-sandbox" else word for word in words if word))
     if not found or any(word not in MODES for word in found):
@@ -83,7 +83,7 @@ _ACTIONS = ("list", "run", "report", "score", "compare")
 
 
 def benchmark_words(words: list[str]) -> list[str]:
-    """Insert the action `run` if it is missing, as in the command line of the paper's package."""
+    """Insert the action `run` if no action is given, as in the command line of the paper's package."""
     if not words or words[0] in (*_ACTIONS, "-h", "--help"):
         return words
     return ["run", *words]

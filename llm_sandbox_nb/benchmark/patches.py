@@ -65,7 +65,7 @@ async def kept_tree(box: Sandbox) -> str | None:
 
 
 async def steering_changes(box: Sandbox, tree: str, tests: Iterable[str]) -> set[str]:
-    """Return the tests, and the files that affect test outcomes, that differ from a tree.
+    """Return the files with tests or test settings that differ from a tree.
 
     If git fails, return the name of the tree, so that the result is not empty. Compiled files are left out, because
     running tests creates them.

@@ -16,7 +16,7 @@ _MAX_NOTES = 3
 
 @dataclass
 class CellProgress:
-    """Progress of a task in one mode. `done` includes results of earlier starts, but times count only this start."""
+    """Progress of a task in one mode. `done` includes results of earlier starts. Times are seconds of this start."""
 
     task: str
     mode: str
@@ -59,7 +59,7 @@ class _Cell:
 
 
 class Progress:
-    """Counter of started items and results, for use in any thread.
+    """Counter of started items and results, which any thread can use.
 
     Args:
         items: all items of the benchmark.

@@ -310,7 +310,7 @@ class NodeActor:
         self._closing = False
 
     async def ready(self) -> str:
-        """Return the version of this package on the node, once the node is ready."""
+        """Return the version of this package on the node as soon as the node is ready."""
         return __version__
 
     async def _run(self, work: Coroutine[Any, Any, _T]) -> _T:

@@ -155,7 +155,7 @@ def tables(
     planned: Mapping[tuple[str, str], int] = MappingProxyType({}),
     spent: Mapping[tuple[str, str], Spent] = MappingProxyType({}),
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the rows of all cells, and of all comparisons of two modes of one task.
+    """Return the table rows of all cells, and the rows that compare two modes of a task.
 
     `planned` maps task and mode to the planned number of results, and `spent` to the tokens, cost and time spent.
     """

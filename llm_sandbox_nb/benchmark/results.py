@@ -16,9 +16,9 @@ from llm_sandbox_nb.errors import LLMSandboxError
 FILE = "results.jsonl"
 CONFIG = "config.json"
 SCORER = "scorer"
-"""Error kind of an answer without a score because the scorer failed, did not end, or returned no score."""
+"""Error kind of an answer that has no score because the scorer failed, did not end, or returned no score."""
 JUDGE = "judge"
-"""Error kind of an answer without a score because requests to the judge failed."""
+"""Error kind of an answer that has no score because requests to the judge failed."""
 ANSWERED = ("", SCORER, JUDGE)
 """Error kinds of results whose answer is kept."""
 Key = tuple[str, str, str, int]

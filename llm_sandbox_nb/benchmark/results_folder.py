@@ -18,7 +18,8 @@ from llm_sandbox_nb.trajectory.whole_file import write_whole
 LOCK = "lock"
 PLAN = "plan"
 _JUDGE_KEY = "judge_model"
-"""Name of a setting that a later start may add, because judged tasks do not begin without it and others ignore it."""
+"""Name of the judge setting. A later start may add a judge: tasks with a judge do not begin without this setting, and
+other tasks ignore it."""
 
 
 @dataclass
@@ -139,7 +140,7 @@ def read_plan(out: Path) -> list[PlannedCell]:
 
 
 def add_to_plan(out: Path, cells: Iterable[PlannedCell], rows: Mapping[str, Iterable[str]]) -> None:
-    """Add cells to the plan. `rows` are the current ids of a task's rows; all other rows are removed from the plan."""
+    """Add cells to the plan. `rows` has the current row ids of each task. The plan loses rows with other ids."""
     known = {(cell.task, cell.mode): cell for cell in read_plan(out)}
     for cell in cells:
         before = known.get((cell.task, cell.mode))

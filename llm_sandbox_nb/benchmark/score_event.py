@@ -1,4 +1,4 @@
-"""Score of a benchmark in the record of a run. The score is a check that is added after the end of the run."""
+"""Score of a benchmark in the journal of a run. The score is a check that is added after the end of the run."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def record_score(folder: Path, trajectory: Trajectory, scorer: str, score: Score
 
 
 def record_result(out: Path, result: Result, scorer: str) -> None:
-    """Add a later score, such as a judge's, to the record of its run below `out`, if the record exists.
+    """Add a later score, such as the score of a judge, to the journal of its run below `out`, if the journal exists.
 
     Raises:
-        JournalError, OSError: if the record cannot be read or written.
+        JournalError, OSError: if the journal cannot be read or written.
     """
     folder = out / result.run
     if result.run and (folder / JOURNAL).is_file():

@@ -69,7 +69,7 @@ _CORRECTION_LEAD = re.compile(
 )
 _SUFFIX = re.compile(rf"{ANSWER_SUFFIX}+\s*\Z")
 Reader = Callable[[str], str | None]
-"""Function that returns the answer in a part of a sentence, or None."""
+"""Function that returns the answer in a part of a sentence, or None if the part contains no answer."""
 
 
 def given_answers(text: str) -> list[str] | None:
@@ -182,7 +182,10 @@ def _line_end(text: str, place: int) -> int:
 
 
 def _concluded(line: str, read: Reader) -> str | None:
-    """Return the value after the last verb of the last sentence, as in "there are 204 ways". Questions have none."""
+    """Return the value after the last verb of the last sentence, as in "there are 204 ways".
+
+    Return None if the sentence is a question or has no such value.
+    """
     line = line[-_MAX_CHARACTERS:].strip()
     if line.endswith("?"):
         return None

@@ -46,7 +46,7 @@ def score_interval(values: Sequence[float]) -> Interval | None:
 
 
 def wilson(share: float, number: int) -> tuple[float, float]:
-    """Return Wilson's interval of a share of `number` items. Its width is never zero."""
+    """Return Wilson's interval of a share of `number` items. The width of the interval is never zero."""
     square = _NORMAL_QUANTILE**2
     middle = (share + square / (2 * number)) / (1 + square / number)
     half = (
@@ -114,7 +114,11 @@ def mcnemar(better: int, worse: int) -> float:
 
 @dataclass(frozen=True)
 class Passes:
-    """Shares of items. `any` (pass@k) means that at least one of `k` attempts is right, `all` (pass^k) that all are."""
+    """Shares of items for a number `k` of attempts.
+
+    `any` (pass@k) is the share of items for which at least one of the attempts is right. `all` (pass^k) is the share of
+    items for which all attempts are right.
+    """
 
     k: int
     any: float

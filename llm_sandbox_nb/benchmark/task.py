@@ -69,7 +69,7 @@ class DataSource:
 
 @dataclass(frozen=True)
 class Task:
-    """A task with checked values."""
+    """Task with checked values."""
 
     name: str
     folder: Path
@@ -79,12 +79,12 @@ class Task:
     asker: str = ""
     """Path of a Python file with `create_prompt(row)`, which makes the prompt instead of `vanilla_prompt`."""
     scorer: str = "exact"
-    """A name of `scorers.RULES`, `judge`, `swe`, or the path of a Python file."""
+    """Name of a scorer in `scorers.RULES`, or `judge`, or `swe`, or the path of a Python file."""
     answer: Literal["file", "patch", "reply"] = "file"
     """Kind of answer. `file` means the answer file. `reply` means the answer file or, if there is no such file, the
     last text of the run. For `patch`, see `swe`."""
     answer_file: str = ""
-    """File that is read before the `answer.txt` named in the prompts and the default answer files."""
+    """Name of a file that is read before the `answer.txt` in the prompts and before the default answer files."""
     data: DataSource = field(default_factory=DataSource)
     repeats: int = 1
     limits: RunLimits = field(default_factory=RunLimits)
@@ -92,11 +92,11 @@ class Task:
     """Docker image with the repository. `{id}` stands for the row's id. None if repositories are not in images."""
     test_command: str = TEST_COMMAND
     test_evidence: str = "report"
-    """A value of `swe.EVIDENCE`."""
+    """One of the values in `swe.EVIDENCE`."""
 
     @property
     def has_own_scorer(self) -> bool:
-        """True if a Python file of the task scores."""
+        """True if a Python file of the task scores the answers."""
         return self.scorer not in (*RULES, "judge", "swe")
 
 

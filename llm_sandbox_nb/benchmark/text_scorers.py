@@ -33,7 +33,7 @@ _LED_IN = re.compile(
 
 
 def given_text(text: str) -> str:
-    """Return the normalised content of the boxes, `<answer>` or JSON, or the whole text if it has none of these.
+    """Return the normalised content of the boxes, `<answer>` or JSON. If there is none, return the whole text.
 
     Return an empty text if the boxes differ.
     """
@@ -142,7 +142,7 @@ def _items(text: str, joined: bool) -> set[str]:
 def rouge_l(answer: str, gold: str) -> Score:
     """Score the F-measure of ROUGE-L with stemming, which Google's package computes. Equal texts score 1.
 
-    Texts in other scripts are split into words too; Chinese, Japanese and Thai are split into characters.
+    Texts in other scripts are split into words too. Chinese, Japanese and Thai are split into characters.
     """
     answer, gold = normalised(answer), normalised(gold)
     if boxed := boxes(answer):

@@ -174,7 +174,7 @@ def _is_result(entry: RecordEntry, call_id: str) -> bool:
 
 
 def _since(events: list[ev.Event], kind: type[ev.Event], **ids: object) -> list[ev.Event]:
-    """Remove and return the first event of a kind with the given ids, and all events after it."""
+    """Remove and return the first event of a kind with the given ids, and all later events."""
 
     def begins(event: ev.Event) -> bool:
         return isinstance(event, kind) and all(getattr(event, name) == id for name, id in ids.items())

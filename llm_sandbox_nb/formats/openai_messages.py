@@ -37,7 +37,7 @@ def messages_of(content: Any) -> list[dict[str, Any]] | None:
 
 
 def fits(content: Any) -> bool:
-    """Return True if parsed JSON is a conversation. A conversation without calls looks the same in Anthropic's format."""
+    """Return True if parsed JSON is a conversation. Without calls, the format may also be Anthropic's."""
     return messages_of(content) is not None
 
 

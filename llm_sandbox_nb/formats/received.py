@@ -51,7 +51,11 @@ def _finite(written: str) -> float:
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:
-    """Return an object, or `{}` for null. Raise ValueError for any other value, which the error message calls `what`."""
+    """Return an object, or `{}` for null. `what` is the name of the value in error messages.
+
+    Raises:
+        ValueError: if the value is neither an object nor null.
+    """
     if value is None:
         return {}
     if not isinstance(value, dict):

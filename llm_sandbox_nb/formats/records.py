@@ -87,7 +87,7 @@ class RecordFormat:
     fits: Callable[[Any], bool] | None = None
     """Function that returns True for parsed JSON of this format."""
     read: Callable[[Any], list[RecordEntry]] | None = None
-    """Function that returns the entries of a document. It raises ValueError if a part has a wrong type."""
+    """Function that returns the entries of a document, and raises ValueError if a part has a wrong type."""
     write: Callable[[Sequence[RecordEntry], str, Collection[int]], WrittenRecord] | None = None
     """Function that makes the document of a branch from its entries, its name, and the indexes of copied entries."""
 

@@ -66,7 +66,7 @@ class Access:
     def target(
         self, route: Route, name: str, key_names: tuple[str, ...], *, answered: bool = False
     ) -> Target:
-        """Return the model and server that error messages about the model `name` describe.
+        """Return the facts about the model `name` and its server that error messages need.
 
         `key_names` are the environment variables that could contain a missing key. `answered` is True after the first
         reply.

@@ -16,7 +16,7 @@ DeltaCallback = Callable[[str, str], None]
 
 
 BROKEN_OFF = "cut_off"
-"""The `finish_reason` of a reply that was accepted without an end mark. No server sends this word."""
+"""The `finish_reason` of a reply that was accepted although its end marker is missing. No server sends this word."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ModelError(LLMSandboxError):
         self.retry_after = retry_after
         """Wait in seconds that the provider requests before the next attempt."""
         self.learned = dict(learned or {})
-        """All knowledge from the server's refusals so far; see `Recalls`. Empty if this refusal added nothing to it."""
+        """All knowledge from the server's refusals so far; see `Recalls`. Empty if this refusal added no knowledge."""
 
 
 class ContextOverflowError(ModelError):
@@ -113,7 +113,7 @@ class ModelSettings:
     min_p: float | None = None
     repetition_penalty: float | None = None
     max_tokens: int | None = None
-    """Maximum token count of one reply. If it is None, `model_list.reply_tokens` chooses the maximum."""
+    """Maximum token count of one reply. With None, `model_list.reply_tokens` chooses the maximum."""
     timeout: float = 1200.0
     """Seconds without data after which a request fails. A slow reply may take longer in total."""
     extra_body: dict[str, Any] = field(default_factory=dict)

@@ -55,7 +55,7 @@ class DirectRoad:
         return accepts_setting(self.route, name, value)
 
     def target(self, name: str, *, answered: bool) -> Target:
-        """Return the model and server that error messages describe."""
+        """Return the facts about the model and its server that error messages need."""
         missing = () if os.environ.get(self.route.key_variable) else (self.route.key_variable,)
         return self._access.target(self.route, name, missing, answered=answered)
 

@@ -97,7 +97,7 @@ class ServerError(LLMSandboxError):
 
 @dataclass(frozen=True)
 class Target:
-    """Model and server of a request, as error messages need them for their advice."""
+    """Facts about the model and the server of a request, which error messages need for their advice."""
 
     model: str
     api_base: str | None = None

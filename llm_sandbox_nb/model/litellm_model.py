@@ -41,11 +41,11 @@ _ENVIRONMENT = {
     "MAX_BASE64_LENGTH_FOR_LOGGING": "0",
 }
 COMPROMISED = ("1.82.7", "1.82.8", "1.107.0")
-"""Releases of LiteLLM that were published with malicious code; pyproject.toml excludes the same releases."""
+"""Releases of LiteLLM that were published with malicious code. pyproject.toml excludes the same releases."""
 
 
 def compromised_version() -> str:
-    """Return a sentence with advice if a compromised release is installed, or an empty text."""
+    """Return a warning with advice if a compromised release is installed, and an empty text otherwise."""
     version = importlib.metadata.version("litellm")
     if version not in COMPROMISED:
         return ""
@@ -60,7 +60,7 @@ _KEY_FILTER = KeyFilter()
 
 @functools.cache
 def backend() -> Any:
-    """Import and configure LiteLLM. The first call needs seconds: async code should call it in a thread.
+    """Import and configure LiteLLM. The first call needs seconds, so async code should make this call in a thread.
 
     Raises:
         ImportError: if the installed release is known to be malicious.
@@ -88,7 +88,7 @@ def backend() -> Any:
 
 
 async def loaded() -> Any:
-    """Return the result of `backend`, called in a daemon thread so that the import cannot delay the end of a run."""
+    """Return LiteLLM. The import is in a daemon thread, so that it cannot delay the end of a run."""
     return (
         backend() if backend.cache_info().currsize else await in_daemon_thread(backend, name="import-litellm")
     )
@@ -119,7 +119,7 @@ class LiteLLMRoad:
         return _accepts(self._litellm, self.route, name, value)
 
     def target(self, name: str, *, answered: bool) -> Target:
-        """Return the model and server that error messages describe."""
+        """Return the facts about the model and its server that error messages need."""
         environment = self._litellm.validate_environment(model=self.route.model)
         missing = () if environment.get("keys_in_environment") else environment.get("missing_keys") or ()
         names = tuple(key for key in missing if key.endswith("_API_KEY"))

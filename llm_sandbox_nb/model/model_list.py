@@ -107,7 +107,7 @@ def _above(row: Mapping[str, Any], tokens: int) -> str:
 
 
 def _is_off_peak(pricing: Any, now: datetime) -> bool:
-    """Return True if `now`, which is in UTC, is in the hours in which the provider is cheaper."""
+    """Return True if the provider is cheaper at the time `now`, which is in UTC."""
     for window in pricing.get("windows", ()) if isinstance(pricing, dict) else ():
         today = now.isoweekday() in window.get("weekdays", range(1, 8))
         if today and any(begin <= f"{now:%H:%M}" < end for begin, end in _hours(window.get("hours_utc"))):
@@ -116,7 +116,7 @@ def _is_off_peak(pricing: Any, now: datetime) -> bool:
 
 
 def _hours(listed: Any) -> Iterator[tuple[str, str]]:
-    """Yield the begin and the end of each range such as `10:00-00:00`. An end at midnight becomes `24:00`."""
+    """Yield the beginning and the end of each range such as `10:00-00:00`. An end at midnight becomes `24:00`."""
     for hours in [listed] if isinstance(listed, str) else listed or ():
         begin, _, end = hours.partition("-")
         yield begin, "24:00" if end == "00:00" else end

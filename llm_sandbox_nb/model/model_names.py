@@ -162,7 +162,7 @@ class LocalServer(NamedTuple):
     """Model server on this machine. Cells can use the names in `models` together with `api_base`."""
 
     program: str
-    """Program that usually uses this port; the server itself did not confirm the name."""
+    """Program that usually uses this port. The server itself did not confirm the name."""
     api_base: str
     models: tuple[str, ...]
 

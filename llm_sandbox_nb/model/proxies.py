@@ -26,7 +26,7 @@ logging.getLogger("httpx").addFilter(
 )  # its messages contain the whole address, and a key may be in the query
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _ACCEPTED_ENCODINGS = "gzip, deflate"
-"""Accepted compressions of answers. They unpack 64 KB to at most 66 MB in one step. With zstd, 2 GB are possible."""
+"""Accepted compressions of answers. In one step, 64 KB unpack to at most 66 MB, but to 2 GB with zstd."""
 
 
 def is_loopback(host: str) -> bool:

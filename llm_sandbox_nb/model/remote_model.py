@@ -1,4 +1,4 @@
-"""Model behind HTTP. Requests go directly to a server that speaks OpenAI's protocol, and else through LiteLLM."""
+"""Model behind HTTP. Requests go directly to a server with OpenAI's protocol, and through LiteLLM to all others."""
 
 from __future__ import annotations
 
@@ -140,7 +140,10 @@ class RemoteModel:
             self._habits.calls_natively = self._habits.calls_natively or native
 
     async def context_limit(self) -> ContextLimit | None:
-        """Return the limit that the server at the given address reports, or else the limit in LiteLLM's list."""
+        """Return the limit that the server at the given address reports, or the limit in LiteLLM's list.
+
+        LiteLLM's list is used if the person gave no address, or if the server reports no limit.
+        """
         try:
             route = (await self._road()).route
             key = self._access.key(route)

@@ -119,7 +119,7 @@ def needs_responses(route: Route, api_base: str | None, extra_body: Mapping[str,
 
 
 def is_openai_itself(address: str) -> bool:
-    """Return True if an address belongs to OpenAI, and False if another server uses OpenAI's protocol there."""
+    """Return True if an address belongs to OpenAI itself, and not to another server with OpenAI's protocol."""
     try:
         return f".{httpx.URL(address).host}".endswith(".openai.com")
     except httpx.InvalidURL:  # the request raises the error

@@ -38,7 +38,7 @@ class Road(Protocol):
         ...
 
     def target(self, name: str, *, answered: bool) -> Target:
-        """Return the model and server that error messages about the model `name` describe.
+        """Return the facts about the model `name` and its server that error messages need.
 
         `answered` is True after the first reply.
         """
@@ -52,6 +52,6 @@ class Road(Protocol):
         """Send a request and yield the pieces of the reply. `heard` is called when data arrives.
 
         Raises:
-            Exception: any failure; `errors.to_model_error` explains it.
+            Exception: any failure. `errors.to_model_error` explains the failure.
         """
         ...

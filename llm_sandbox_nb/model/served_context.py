@@ -8,7 +8,7 @@
 | LM Studio | `/api/v1/models`: `context_length` of a loaded instance |
 | TGI | `/info`: `max_total_tokens`, else `max_input_tokens` |
 
-The context that a model was trained for is not used: servers often load a smaller context.
+The context length that a model was trained for is not used, because servers often load a smaller context.
 """
 
 from __future__ import annotations

@@ -55,11 +55,11 @@ class ServerHabits:
     refused: set[str] = field(default_factory=set)
     """Names of request fields that the server refuses."""
     silent_ends: int = 0
-    """Number of replies in a row without an end mark. After a single such reply, the connection may have been cut."""
+    """Number of replies in a row without an end marker. If there is only one, the connection may have been cut."""
     calls_natively: bool = False
-    """True once the server returned a native tool call."""
+    """True if the server has returned a native tool call."""
     answered: bool = False
-    """True once the server has answered a request."""
+    """True if the server has answered a request."""
     dropped: set[str] = field(default_factory=set)
     """Names of fields that the server itself sends in replies but refuses in the history."""
     wanted: set[str] = field(default_factory=set)

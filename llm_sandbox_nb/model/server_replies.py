@@ -46,8 +46,9 @@ async def read_reply(
 ) -> AsyncGenerator[Piece, None]:
     """Yield the pieces of a successful reply as they arrive. `heard` is called when data arrives.
 
-    The last piece has `ended` and the usage. A reply that broke off has no such piece. If two replies in a row have no
-    end mark, the second reply counts as complete.
+    In the last piece, `ended` is True, and the piece contains the usage. A reply that broke off has no such piece. The
+    end marker of a reply is a finish reason or `[DONE]`. If two replies in a row have no end marker, the second reply
+    counts as complete.
 
     Raises:
         ServerError: if the reply has an error.
@@ -75,7 +76,7 @@ async def read_reply(
 # --- from bytes to objects ---
 
 _DONE: dict[str, Any] = {}
-"""Object that stands for the server's end mark."""
+"""Object that stands for the end marker `[DONE]`."""
 _BROKEN: dict[str, Any] = {}
 """Object that stands for invalid or incomplete JSON."""
 

@@ -108,7 +108,7 @@ class Piece:
     response_model: str | None = None
     ended: bool = False
     cut: bool = False
-    """True if the reply is accepted without an end mark, so that it may be complete or cut off."""
+    """True if the reply is accepted although its end marker is missing, so that it may be complete or cut off."""
 
 
 _MAX_EXTRA_LENGTH = 1_000_000

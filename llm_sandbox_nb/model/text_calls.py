@@ -10,8 +10,8 @@ A text may also only show a call: in an example, a thought, a file, or the outpu
 3. the call is complete, all names are offered tools, and the arguments fit their schemas;
 4. only white space follows the last call.
 
-If one of several calls does not count, no call counts. JSON without a mark, or in a fence, counts only at the end of a
-reply. The forms are in `text_formats.FORMATS`.
+If one of several calls does not count, no call counts. JSON counts only at the end of a reply if it has no begin mark
+such as `<tool_call>`, or if it is in a fence. The forms are in `text_formats.FORMATS`.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ _BROKEN = re.compile(
     rf"\n[ \t]*+(?:{ANY_MARK.pattern})\s*+"
     r"(?:[{\[]|<function=|<arg_key>|<(?:steptml:)?invoke|<｜|<\||call:|\w{1,128}\s*+<arg_key>)"
 )
-"""Matches a line that begins a call, but no mark that is only mentioned."""
+"""Matches a line that begins a call, but does not match a mark that is only mentioned."""
 _WHOLE_END = re.compile(
     r"</(?:\w+:)?tool_calls?>|<tool_call\|>|<\|tool_call_end\|>|<｜tool▁call▁end｜>|</[｜|‖]{1,2}DSML"
 )

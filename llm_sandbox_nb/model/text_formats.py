@@ -1,7 +1,8 @@
 """Forms in which models write calls as text: a table of marks, each with a reader, an example and a source.
 
-A new model family is a new row of `FORMATS`. A reader gets the text and the place of its mark. The reader returns the
-calls and the place after them, or None if the call is incomplete. Every reader works in linear time.
+A mark is a text such as `<tool_call>`, with which a call begins. A new model family is a new row of `FORMATS`. A
+reader gets the text and the place of its mark. The reader returns the calls and the place after them, or None if the
+call is incomplete. Every reader works in linear time.
 """
 
 from __future__ import annotations

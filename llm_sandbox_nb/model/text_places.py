@@ -40,7 +40,7 @@ _SHOWN_TAGS = (
     "tool_(?:response|result|output)", "observation", "results?", "output", "stdout", "file", "document", "example",
     "code", "pre", "quote", "blockquote", "function_results?",
 )  # fmt: skip
-"""Tags around text that a model only shows, so that calls in it do not count."""
+"""Tags around text that a model only shows. Calls in such text do not count."""
 
 
 def _at_line_start(mark: str) -> str:

@@ -17,7 +17,7 @@ from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.model.stream import Assembly, ThinkingSplitter, split_lone_end
 
 _MARK = "\u2402mark\u2403"
-"""Text that no template changes. It stands for a reply, so the template's text after the reply begins after it."""
+"""Text that no template changes. In place of a reply, this text shows where the template continues after the reply."""
 _CUT = "\u2402cut\u2403"
 """Text between the parts of a text that looks like a control token, so that the parts are encoded separately."""
 _QUESTION, _RESULT = "probe question", "probe result"
@@ -34,7 +34,7 @@ _PROBE_ARGUMENTS = '{"text": "two\\nlines and \\"quotes\\""}'
 
 
 class Tokenizer(Protocol):
-    """Interface of a Hugging Face tokenizer, as far as this module needs it."""
+    """Interface of the parts of a Hugging Face tokenizer that this module needs."""
 
     eos_token: str | None
     eos_token_id: int | None
@@ -68,7 +68,7 @@ class ChatTokens:
         self._as_text = False
         """True if the template expects arguments as JSON texts. Most templates expect objects."""
         self._most_calls: int | None = None
-        """Maximum number of calls that the template writes in one reply, or None if it writes any number."""
+        """Maximum number of calls that the template writes in one reply, or None if any number is possible."""
         self._special, self._control = _control_tokens(tokenizer)
         self._check()
 

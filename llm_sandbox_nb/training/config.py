@@ -82,7 +82,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class WarmUpConfig:
-    """Options of the supervised learning before the reinforcement learning. It uses recorded or scripted runs."""
+    """Options of the supervised learning from recorded or scripted runs, before the reinforcement learning."""
 
     steps: int = key(0, "steps; 0 leaves it out")
     runs: str = key(
@@ -144,7 +144,7 @@ class RolloutConfig:
 
 @dataclass(frozen=True)
 class ValidationConfig:
-    """Options of validations, which score the policy during the training on rows that it does not learn from."""
+    """Options of validations, which score the policy during the training on rows that are not for learning."""
 
     every: int = key(0, "steps between two validations, of which the first is before step 1; 0: none")
     tasks: tuple[str, ...] = key(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trl import GRPOTrainer
 
 RunRollouts = Callable[[list[str], Any], list[Rollout]]
-"""Function that gets row ids and the trainer, and returns rollouts. Each id is repeated once for each rollout."""
+"""Function that gets row ids and the trainer, and returns rollouts. There is one id for each rollout."""
 OnAdvantages = Callable[[list[float]], None]
 
 

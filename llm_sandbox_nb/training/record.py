@@ -157,7 +157,7 @@ class TrainingRecord:
 
     @classmethod
     def load(cls, folder: str | Path) -> TrainingRecord:
-        """Load the folder of an existing training. Raise RecordError if there is no training in it."""
+        """Load the folder of an existing training. Raise RecordError if the folder contains no training."""
         path = Path(folder).expanduser()
         if not (path / CONFIG).is_file():
             raise RecordError(f"There is no training in {path}: give the folder that `train run` printed.")

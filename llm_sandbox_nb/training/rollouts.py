@@ -86,7 +86,7 @@ class RolloutSetting:
     scorer: str = ""
     """Scorer that replaces the task's scorer, or empty."""
     open: OpenSandbox | None = None
-    """Function that opens a sandbox. If it is None, the options in `config` are used."""
+    """Function that opens a sandbox. With None, the options in `config` are used."""
     limits: RunLimits = field(init=False)
 
     def __post_init__(self) -> None:
@@ -132,7 +132,7 @@ class RolloutWorkers:
     """Runner of rollouts in an event loop. `async with` closes the sandboxes and the scorers' processes at its end."""
 
     def __init__(self, setting: RolloutSetting, at_once: int, folder: Path | None = None) -> None:
-        """Prepare the pool. `folder` is for temporary files of sandboxes. If it is None, a temporary folder is made."""
+        """Prepare the pool. `folder` is for temporary files of sandboxes. With None, a temporary folder is made."""
         self.setting = setting
         self.pool = SandboxPool(at_once, folder, reuse=not setting.config.fresh_sandboxes)
         self._at_once = asyncio.Semaphore(at_once)

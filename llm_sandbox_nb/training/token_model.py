@@ -31,7 +31,7 @@ class TokenConversation:
     mask: list[int] = field(default_factory=list)
     """1 for each sampled id of the completion, 0 for an id of the environment."""
     logprobs: list[float] = field(default_factory=list)
-    """Log-probability of each id when it was sampled, or 0.0 for an id of the environment and if it is not known."""
+    """Log-probability of each sampled id, or 0.0 for ids of the environment and for unknown log-probabilities."""
     replies: list[tuple[int, ...]] = field(default_factory=list)
     """Sampled ids of each reply."""
 

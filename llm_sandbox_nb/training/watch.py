@@ -75,7 +75,7 @@ def rollout_lines(rows: Sequence[RolloutRow]) -> Iterator[str]:
 
 
 def overview(record: TrainingRecord) -> Iterator[str]:
-    """Yield a summary of the training, all steps so far, and each validation after the step that it follows."""
+    """Yield a summary of the training, all steps so far, and each validation after its step."""
     config, steps = record.config, record.steps()
     done = steps[-1]["step"] if steps else 0
     yield f"{config.name}: {done} of {plural(config.steps, 'step')}, {config.batch} rollouts each"

@@ -36,7 +36,7 @@ _STORED_SUFFIXES = (
 
 
 class _NotGgufError(LLMSandboxError):
-    """Error for a file that is not a valid GGUF file; the message continues a sentence that begins with the path."""
+    """Error for a file that is not a valid GGUF file. The message continues a sentence that begins with the path."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class LineWriter:
         self._due, self._subject = 0.0, ""
 
     def __call__(self, line: str) -> None:
-        """Show a line; an empty line removes the line before."""
+        """Show a line. An empty line removes the previous line."""
         if self._out.isatty():
             self._out.write(f"\r{line.ljust(self._width)}" if line else f"\r{' ' * self._width}\r")
             self._width = len(line)

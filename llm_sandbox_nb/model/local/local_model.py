@@ -21,7 +21,7 @@ from llm_sandbox_nb.model.message_form import SendReasoning
 from llm_sandbox_nb.model.remote_model import RemoteModel
 
 REPLY_SHARE = 4
-"""Divisor of the context. A reply gets at most a quarter of it, because a small model may repeat itself without end."""
+"""Divisor of the context: a reply gets at most a quarter, because a small model may repeat itself without end."""
 SERVER_LOG = "model-server.log"
 """Name of the file with the engine's log in the folder of a run."""
 

@@ -1,4 +1,7 @@
-"""Server of a local model: a child process for all runs of this process, which ends with this process."""
+"""Server of a local model. The server is a child process that all runs of this process share.
+
+The child process ends with this process.
+"""
 
 from __future__ import annotations
 
@@ -262,7 +265,7 @@ if hasattr(os, "register_at_fork"):  # Windows has no forks
 
 
 def running_server(file: Path) -> ModelServer | None:
-    """Return the server of a file if this process has a running one, or None."""
+    """Return the running server of a file in this process, or None if no such server is running."""
     server = _servers.get(file)
     return server if server is not None and server.alive else None
 

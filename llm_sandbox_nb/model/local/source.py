@@ -25,7 +25,7 @@ NEEDS_EXTRA = "A local model needs the package's extra `local`: call `pip instal
 
 
 def missing_extra() -> str:
-    """Return an error message if the engine or a package that fetches models is not installed, or an empty text."""
+    """Return an error message if the engine, or a package that fetches models, is missing. Otherwise return no text."""
     needed = ("xllamacpp", "huggingface_hub", "filelock", "platformdirs", "psutil")
     return "" if all(importlib.util.find_spec(name) for name in needed) else NEEDS_EXTRA
 
@@ -49,7 +49,7 @@ class ListedSource:
         return path is not None and path.stat().st_size == self.model.size
 
     def present(self, stop: Stop) -> Path | None:
-        """Return the path of the fetched or installed file if its checksum is correct, or None."""
+        """Return the path of a fetched or installed file with the correct checksum, or None if no file has it."""
         if self.target.is_file() and known_sum(self.target, self.model.title, stop) == self.model.sha256:
             return self.target
         if len(self.model.parts) == 1 and (path := installed_file(self.model.parts[0])):
@@ -117,7 +117,7 @@ Source = ListedSource | PathSource | HubSource
 
 
 def find_source(name: str) -> Source:
-    """Return the source that a name after `local/` means. The file itself is not searched.
+    """Return the source that a name after `local/` means, without a check that the file exists.
 
     Raises:
         ModelError: if the name is not a source.

@@ -45,7 +45,7 @@ def installed_file(part: WheelPart) -> Path | None:
 
 
 def pip_missing() -> str:
-    """Return an error message if this environment has no pip, or an empty text."""
+    """Return an error message if this environment has no pip, and an empty text otherwise."""
     if importlib.util.find_spec("pip") is not None:
         return ""
     return "This environment has no pip, which fetches the model: call `python -m ensurepip`, or install pip in it."

@@ -36,7 +36,7 @@ class Question:
     type: str
     options: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
-    """Quotes from the documents that contain the answer. Without quotes, the answers of an extraction are its quotes."""
+    """Quotes from the documents that contain the answer. Without quotes, an extraction uses its answers as quotes."""
     domain: str = ""
 
 

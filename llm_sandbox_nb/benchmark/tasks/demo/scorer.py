@@ -1,4 +1,4 @@
-"""Scorer of the demo: compares texts, ignoring case. The scorer of a task is such a function."""
+"""Scorer of the demo, which compares texts and ignores case. The scorer of a task is such a function."""
 
 
 def score(answer: str, gold: str, **row: object) -> float:
