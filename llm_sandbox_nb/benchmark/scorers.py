@@ -136,7 +136,7 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
 
 
 def gold_problem(scorer: str, row: Row) -> str:
-    """Return the reason why a scorer cannot score a row, or an empty text if it can. A custom scorer accepts any row."""
+    """Return the reason why a scorer cannot score a row, or an empty text if it can. Custom scorers accept any row."""
     if scorer == "ifbench" or (scorer == "routed" and row_domain(vars(row)) == "instruct_follow"):
         identities, _ = constraints_of(row.ground_truth, row.extra)
         return "" if identities else "has no instruction_id_list with kwargs, one for each constraint"

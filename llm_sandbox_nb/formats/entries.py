@@ -342,7 +342,10 @@ def _end_events(step: int, end: End) -> list[ev.Event]:
 
 
 def add_rest(entries: Sequence[RecordEntry], read: Sequence[RecordEntry], places: Sequence[Place]) -> None:
-    """Store the data that `read`, which are the entries read back, lack. `places` has a place for each entry."""
+    """Store the data that is missing in `read`, which contains the entries that were read back.
+
+    `places` has the place for the data of each entry.
+    """
     for entry, implied, place in zip(entries, implied_events(read), places, strict=True):
         rest = _difference(entry.events, implied)
         if len(rest) != len(implied) or any(len(values) > 1 for values in rest):

@@ -338,7 +338,7 @@ def _name(call: ToolCall) -> str:
 
 
 def _unused(text: str, messages: Sequence[dict[str, Any]]) -> str:
-    """Return the text with a prefix that is so long that the messages do not contain the result."""
+    """Return the text, with a prefix if necessary, so that the messages do not contain the returned text."""
     whole = json.dumps(messages, ensure_ascii=False, default=str)
     while text in whole:
         text = f"\u2402{text}"

@@ -1,7 +1,7 @@
 """Policy gradient with TRL's GRPOTrainer. The configuration makes TRL compute the paper's objective.
 
-Only this module knows TRL's trainer, and it computes no loss itself. `generate_together` uses a private method of the
-trainer, which is tested with the versions that the extra `[rl]` allows.
+Only this module uses GRPOTrainer, and it computes no loss itself. `generate_together` uses a private method of the
+trainer. The method is tested with the versions that the extra `[rl]` allows.
 """
 
 from __future__ import annotations

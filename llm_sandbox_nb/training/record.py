@@ -218,7 +218,7 @@ class TrainingRecord:
         append_line(self.folder / STEPS, dict(figures))
 
     def forget_after(self, step: int) -> None:
-        """Remove the records of the steps after a checkpoint, because a resume repeats them."""
+        """Remove all figures and rollouts of the steps after a checkpoint, because a resume repeats these steps."""
         for file, figures in ((STEPS, self.steps()), (VALIDATIONS, self.validations())):
             lines = (json.dumps(line) + "\n" for line in figures if line["step"] <= step)
             write_whole(self.folder / file, "".join(lines).encode())

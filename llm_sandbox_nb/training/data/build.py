@@ -317,7 +317,7 @@ _PREVIEW_CHARACTERS = 300
 
 
 def statistics_lines(folder: Path) -> Iterator[str]:
-    """Yield lines about the built rows, and about the reasons for leaving out others.
+    """Yield lines about the built rows, and about the reasons why documents and questions were left out.
 
     Raises:
         DataError: if the folder holds no training data.
