@@ -132,7 +132,7 @@ async def in_sandbox(
             return Attempt(run, None, "sandbox", str(error))
         in_text = (run.trajectory.tool_calls or how.tool_calls) == "text"
         if answer is None and (task.answer == "reply" or (task.answer == "file" and in_text)):
-            answer = run.answer  # in text mode, a line of a reply may be the answer, in place of a file
+            answer = run.answer  # in text mode, a line of a reply may contain the answer, and not a file
         spent = await resource_usage(box)
         if reused := box.renewals > 0:
             spent = replace(spent, memory_peak=None)  # the peak may have been reached in an earlier task

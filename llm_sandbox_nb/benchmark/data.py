@@ -43,7 +43,7 @@ def load_rows(task: Task, source: str | None = None) -> list[Row]:
             where = f"Row {number} ({row.id!r}) of the task {task.name}"
             raise DataError(f"{where} {problem}: fill it in or leave the row out.")
         if task.scorer == "swe":
-            tests_of(row)  # before the model is asked: its answer could not be scored
+            tests_of(row)  # raises an error before the model is asked for an answer that cannot be scored
     return rows
 
 

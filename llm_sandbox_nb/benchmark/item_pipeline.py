@@ -56,7 +56,7 @@ class Item:
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """The key of the item's result, as in `Result.key`."""
+        """Key of the item's result, as in `Result.key`."""
         return self.task.name, self.mode, self.row.id, self.repeat
 
 

@@ -235,7 +235,7 @@ def _shortened(answer: str) -> str:
 
 
 def read_judgements(path: Path) -> list[Judgement]:
-    """Read all judgements of a judge, oldest first."""
+    """Read all judgements of a judge, beginning with the oldest."""
     return [Judgement(**record) for record in read_lines(path)]
 
 

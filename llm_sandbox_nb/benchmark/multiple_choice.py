@@ -200,7 +200,7 @@ def _plain(text: str) -> str:
 def _alone(text: str) -> str | None:
     bare = text.strip().removeprefix("- ").strip(_DECORATION + "()[]{}.:,;!")
     if len(bare) == 1 and f"{bare}#" in text:
-        return ""  # the language
+        return ""  # C# is a programming language
     bare = re.sub(rf"(?<=^.){ANSWER_SUFFIX}+\Z", "", bare)
     return bare.upper() if len(bare) == 1 and bare.isascii() and bare.isalpha() else None
 

@@ -156,7 +156,7 @@ def append_line(path: Path, record: object) -> None:
     try:
         size = os.fstat(file).st_size
         if size and os.pread(file, 1, size - 1) != b"\n":
-            # a crash left an incomplete line: end it, so that this record has a line of its own
+            # A crash left an incomplete line. This line is ended, so that the new record has a line of its own.
             data = b"\n" + data
         while data:
             data = data[os.write(file, data) :]

@@ -205,7 +205,7 @@ class Runner:
         result = signed(result, item.task, item.row, self.judge)
         try:
             result = await judged(self.judge, item, result, answer)
-        except (FatalError, asyncio.CancelledError) as error:  # the answer was paid for: keep it
+        except (FatalError, asyncio.CancelledError) as error:  # the answer was paid for, so keep it
             self._keep(unjudged(result, answer, str(error) or "the judge was interrupted"))
             raise
         if item.task.scorer == "judge":

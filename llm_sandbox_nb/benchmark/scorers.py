@@ -114,7 +114,7 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
     function = None if scorer in RULES else load_scorer(Path(scorer))
     parameters = list(inspect.signature(function).parameters) if function is not None else []
     by_files = "output_files" in parameters
-    # NaN for a missing value: some callers pass the column of a table unchanged
+    # The value may be NaN, because some callers pass the column of a table unchanged.
     if gold is None or gold != gold:
         gold = ""
     if not by_files and (answer is None or not answer.strip()):
@@ -124,7 +124,7 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
         return NO_GOLD
     if function is None:
         return RULES[scorer](answer, gold, row)
-    # the first two parameters are given already, also if the data has columns with their names
+    # The first two parameters are already given, even if the data has columns with the same names.
     returned = function(answer, gold, **{name: row[name] for name in row if name not in parameters[:2]})
     score = returned if isinstance(returned, Score) else Score(returned)
     if score.value is None:

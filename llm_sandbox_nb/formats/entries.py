@@ -24,7 +24,7 @@ from llm_sandbox_nb.trajectory.messages import add_message, add_result, call_ids
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 REST = "llm_sandbox_nb"
-"""Key of the data that a format has no field for."""
+"""Key under which data is stored if a format has no field for it."""
 MAX_TEXT_CHARACTERS = 1024**2
 """Maximum number of characters of an output. The middle of a longer output is left out."""
 _AFTER_END = (ev.Checked, ev.CheckStarted, ev.Rewarded, ev.Forked, ev.Noted, ev.StepFacts, ev.DoubtsFound,
@@ -186,7 +186,7 @@ def _since(events: list[ev.Event], kind: type[ev.Event], **ids: object) -> list[
 
 
 def _is_answer(entries: Sequence[RecordEntry], result: ev.CallFinished) -> bool:
-    """Return True if only results are between a result and its reply, and the result is the first one of its call."""
+    """Return True for the first result of a call in the newest reply, if only results follow this reply."""
     reply = _reply_before(entries)
     if reply is None or [call.id for call in reply.calls].count(result.call_id) != 1:
         return False
@@ -195,7 +195,7 @@ def _is_answer(entries: Sequence[RecordEntry], result: ev.CallFinished) -> bool:
 
 
 def _reply_before(entries: Sequence[RecordEntry]) -> ModelReply | None:
-    """Return the newest reply, or None unless only results follow this reply."""
+    """Return the newest reply if only results follow this reply, and None otherwise."""
     for entry in reversed(entries):
         if isinstance(entry, ModelReply):
             return entry

@@ -77,7 +77,7 @@ def _records(step: Step) -> Iterator[dict[str, Any]]:
 
 
 def _observation(call: Call) -> str:
-    # The package counts the remaining steps in its messages, but not in its record.
+    # The paper's package writes the number of remaining steps into its messages, but not into its file.
     return call.result.body if call.result else call.live_output
 
 

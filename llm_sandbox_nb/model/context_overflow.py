@@ -160,7 +160,7 @@ WORDINGS = (
         r"supports at most \d+ completion tokens", "OpenAI", "This model supports at most 8192 completion tokens",
     ),
 )  # fmt: skip
-"""Known wordings: 26 from reports, the others from providers that this package was tested with."""
+"""Known wordings. 26 of them come from reports, and the others from providers with which this package was tested."""
 _KNOWN_WORDING = re.compile("|".join(wording.pattern for wording in WORDINGS), re.IGNORECASE)
 _LIKELY_OVERFLOW = re.compile(r"\A(?=.*\bcontext)(?=.*\btokens?\b)(?=.*\d)", re.IGNORECASE | re.DOTALL)
 """Matches a refusal with an unknown wording that is probably an overflow."""

@@ -399,7 +399,7 @@ class Failure:
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the exception and all its causes, outermost first."""
+    """Yield an exception and all its causes, beginning with the outermost exception."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:

@@ -37,7 +37,7 @@ class PerConversation(Generic[_T]):
 def same_beginning(old: list[Message], new: list[Message]) -> int:
     """Return the number of equal messages at the beginning of both lists."""
     shorter = min(len(old), len(new))
-    # Fast: comparing lists skips the content of identical objects.
+    # This is fast, because the comparison of lists skips the content of identical objects.
     if old[:shorter] == new[:shorter]:
         return shorter
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))

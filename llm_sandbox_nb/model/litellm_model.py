@@ -297,7 +297,7 @@ def _once_only() -> type[Any]:
             return await super().post(*args, data=data, **kwargs)
 
         async def single_connection_post_request(self, *args: Any, **kwargs: Any) -> Any:
-            # Called while the failure of the first attempt is being handled.
+            # LiteLLM calls this method while it handles the failure of the first attempt.
             raise
 
     return OnceOnly

@@ -67,7 +67,7 @@ class _ListenerError(LLMSandboxError):
 
 
 class RemoteModel:
-    """Model behind HTTP, made by `model_names.make_model`."""
+    """Model behind HTTP. The function `model_names.make_model` makes such models."""
 
     scripted = False
 

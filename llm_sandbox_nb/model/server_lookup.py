@@ -51,7 +51,7 @@ async def look_up(api_base: str, key: str | None) -> Found | None:
 
 
 def meant_addresses(api_base: str) -> tuple[str, ...]:
-    """Return the addresses that a person may mean, likeliest first."""
+    """Return the addresses that a person may mean. The likeliest address is first."""
     url = httpx.URL(api_base).copy_with(query=None, fragment=None)
     base = url.path.rstrip("/")
     for ending in _REQUEST_PATHS:

@@ -236,7 +236,7 @@ class _Reply:
         self.ended = self.ended or self._finish is not None or "message" in choice
         message = choice.get("delta")
         if not isinstance(message, dict):
-            # A complete message; some servers repeat the message after its pieces.
+            # This is a complete message. Some servers repeat the message after its pieces.
             message = None if self._has_content else choice.get("message") or {"content": choice.get("text")}
         if not isinstance(message, dict):
             return None

@@ -330,7 +330,7 @@ def _whole(calls: WrittenCalls, place: int) -> tuple[WrittenCalls, int] | None:
     return (calls, place) if calls else None
 
 
-# DSML: the bars are U+FF5C; some servers change them to ASCII bars, double bars, or U+2016.
+# In DSML, the bars are U+FF5C. Some servers change them to ASCII bars, double bars, or U+2016.
 _BAR = r"(?:[｜|‖]{1,2})"
 _DSML = rf"{_BAR}DSML{_BAR} ?"
 _DSML_BLOCK = re.compile(rf"<{_DSML}(function_calls|tool_calls|calls)>")

@@ -74,7 +74,7 @@ class _AskedModel:
         """Publish the request, and wait for TRL's calls."""
         self.asked.put_nowait(list(messages))
         calls = await self.answers.get()
-        self.conversation.replies.append(())  # the ids are TRL's
+        self.conversation.replies.append(())  # only TRL knows the ids
         return Reply(
             assistant_message(Assembly(), calls, "none"),
             calls=calls,

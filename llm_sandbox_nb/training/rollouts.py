@@ -221,7 +221,7 @@ class RolloutWorkers:
         waited_for = waited_for or contextlib.ExitStack()
         started = time.monotonic()
         rollout = Rollout(row, model.conversation)
-        if folder.exists():  # an attempt that was lost
+        if folder.exists():  # left by an attempt that was lost
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:
             async with asyncio.timeout(setting.config.time + GRACE):

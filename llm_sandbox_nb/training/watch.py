@@ -52,7 +52,7 @@ def step_line(figures: Mapping[str, Any]) -> str:
 
 
 def rollout_lines(rows: Sequence[RolloutRow]) -> Iterator[str]:
-    """Yield a line for each rollout of a step, grouped by row."""
+    """Yield a line for each rollout of a step. Rollouts on the same row form a group."""
     columns = ("rollout", "reward", "advantage", "turns", "tokens", "seconds", "stop", "answer")
     widths = (7, 7, 9, 5, 6, 7, 10, 24)
     yield _joined(columns, widths)

@@ -48,7 +48,6 @@ class GgufHeader:
     values: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     tensors: int = 0
     largest_dimension: int = 0
-    """Largest dimension of a tensor."""
 
     @property
     def is_plausible(self) -> bool:

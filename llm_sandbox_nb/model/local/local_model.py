@@ -36,7 +36,7 @@ class _Served:
 
 
 class LocalModel:
-    """Model served by a child of this process, made by `model_names.make_model`."""
+    """Model that a child of this process serves. The function `model_names.make_model` makes such models."""
 
     scripted = False
 
@@ -53,7 +53,7 @@ class LocalModel:
         """Fetch the model's file and start its server, if necessary.
 
         Raises:
-            ModelError: if a requirement is missing, with advice.
+            ModelError: if a requirement is missing. The message contains advice.
         """
         await self._ready()
 

@@ -91,7 +91,7 @@ def plan_server(file: Path, name: str, header: GgufHeader) -> ServerPlan:
 
 
 class ModelServer:
-    """Running server, made by `serve`."""
+    """Server of a model, which the function `serve` starts."""
 
     def __init__(self, plan: ServerPlan) -> None:
         self.plan = plan

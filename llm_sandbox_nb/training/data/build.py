@@ -183,7 +183,7 @@ class _Library:
 def _rows(
     library: _Library, questions: Path, options: BuildOptions, statistics: Statistics
 ) -> Iterator[Mapping[str, Any]]:
-    earlier: dict[tuple[str, ...], deque[str]] = {}  # by documents
+    earlier: dict[tuple[str, ...], deque[str]] = {}  # texts of earlier questions, by their documents
     for question in read_questions(questions):
         before = earlier.setdefault(question.documents, deque(maxlen=4 * options.examples))
         try:
