@@ -92,7 +92,7 @@ class Task:
     """Docker image with the repository. `{id}` stands for the row's id. None if repositories are not in images."""
     test_command: str = TEST_COMMAND
     test_evidence: str = "report"
-    """One of the values in `swe.EVIDENCE`."""
+    """Kind of evidence that tests passed. `swe.EVIDENCE` lists the kinds."""
 
     @property
     def has_own_scorer(self) -> bool:
