@@ -1,1 +1,1 @@
-"""The paper's measurements: tasks, scorers, the judge, and the runner."""
+"""Benchmarks, such as the paper's measurements: tasks, scorers, the judge, and the runner."""

@@ -16,13 +16,13 @@ import yaml
 
 @cache
 def words() -> dict[str, Any]:
-    """Return the tables of `words.yaml`, by their names."""
+    """Return the tables of `words.yaml`, by name."""
     tables: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text("utf-8"))
     return tables
 
 
 def _alternatives(table: str) -> str:
-    """Return a pattern of all words of a table."""
+    """Return a pattern that matches any word of a table."""
     normal = {re.escape(unicodedata.normalize("NFKC", word)) for word in words()[table]}
     return "|".join(sorted(normal, key=len, reverse=True))
 
@@ -35,7 +35,7 @@ ANSWER_INTRODUCTION = (
     rf"(?:\s*(?:[:=\-–—→ःঃ]|\s(?:{_alternatives('is')})(?=[\s:*])|は|が|คือ|은|는|이|가|是|为|為|选|選)\s*:?"
     r"|(?=\s+(?:[*_`\"'(\[]*[A-Z]\b|[-+\d$\\√(])))"
 )
-"""Pattern up to the beginning of an answer: "Die richtige Antwort ist", "正解は", "Ответ:"."""
+"""Matches the words before an answer, such as "Die richtige Antwort ist", "正解は" or "Ответ:"."""
 ANSWER_SUFFIX = rf"(?:\s*(?:{_alternatives('behind')}))"
 NEGATION = r"(?:\s*(?:değil|नहीं|नाही|가\s*아|이\s*아|은\s*아|는\s*아|では|じゃな|でな|নয়|নয়|نہیں|نیست|ไม่))"
-"""Pattern of a negation after an answer."""
+"""Matches a negation after an answer."""

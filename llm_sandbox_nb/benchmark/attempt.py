@@ -1,4 +1,4 @@
-"""An attempt at one problem: in a sandbox, or with a single reply. Its record is a run like any other."""
+"""Attempts at one problem, in a sandbox or with a single reply. The record of an attempt is a run like any other."""
 
 from __future__ import annotations
 
@@ -44,25 +44,26 @@ BoxOpener = Callable[[Task, Row], AbstractAsyncContextManager[Sandbox]]
 
 @dataclass(frozen=True)
 class HowToAsk(RunOptions):
-    """The model, the settings of its requests, and the options of its runs."""
+    """Model with the settings of its requests and the options of its runs."""
 
     model: Model
     settings: ModelSettings = field(default_factory=ModelSettings)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     limits: RunLimits | None = None
-    """Limits that replace those of the task."""
+    """Limits that replace the limits of the task."""
     nudges: Nudges = field(default="all", kw_only=True)
-    """Number of answered replies without a call; `all` as in the paper's package, where they never end a run."""
+    """Number of replies without a call that the run answers. With `all`, as in the paper's package, no such reply ends
+    the run."""
     remind: bool = True
     """True to remind a model that submits without an answer."""
     reply_tokens: int | None = None
-    """Maximum tokens of the reply in mode `llm`; None: as in the settings."""
+    """Maximum token count of the reply in mode `llm`. With None, the maximum in `settings` is used."""
     save_responses: bool = False
-    """True to write each request and reply as a JSON file too, in `litellm` in the run's folder."""
+    """True to write each request and reply also as a JSON file, in the subfolder `litellm` of the run's folder."""
     mcp: ServerNames | None = None
     """MCP servers; see `solve`."""
     mcp_allow: tuple[str, ...] = ()
-    """MCP servers and tools that may be called; other calls are refused, because no person can approve them."""
+    """MCP servers and tools that may be called. Other calls are refused, because no person can approve them."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,8 @@ async def in_sandbox(
     """Work on a row in a fresh or reset sandbox.
 
     Args:
-        documents: `files` or `prompt`.
-        framed: the problem with its documents, instead of this package's frame.
+        documents: `files` if the documents become input files, or `prompt` if they become part of the prompt.
+        framed: text with the problem and its documents, for `prompt`. If it is None, `with_documents` makes the text.
 
     Raises:
         ModelError, InputError, SandboxError: if the run could not start.
@@ -131,7 +132,7 @@ async def in_sandbox(
             return Attempt(run, None, "sandbox", str(error))
         in_text = (run.trajectory.tool_calls or how.tool_calls) == "text"
         if answer is None and (task.answer == "reply" or (task.answer == "file" and in_text)):
-            answer = run.answer  # in text mode, a line of a reply may be the answer, in place of a file
+            answer = run.answer  # in text mode, a line of a reply may contain the answer, and not a file
         spent = await resource_usage(box)
         if reused := box.renewals > 0:
             spent = replace(spent, memory_peak=None)  # the peak may have been reached in an earlier task
@@ -139,7 +140,7 @@ async def in_sandbox(
 
 
 def kind_of(error: RunError) -> str:
-    """Return the kind of failure that ended a run: the model's own kind, `sandbox_lost`, `sandbox` or `error`."""
+    """Return the kind of failure that ended a run: the model error's kind, `sandbox_lost`, `sandbox` or `error`."""
     if error.run.stop_reason == "model_error":
         failures = [event for event in error.run.trajectory.path if isinstance(event, ev.ModelFailed)]
         return failures[-1].error if failures else "unknown"
@@ -149,7 +150,7 @@ def kind_of(error: RunError) -> str:
 
 
 async def read_answer(box: Sandbox, task: Task) -> str | None:
-    """Read the answer file: the task's `answer_file`, else the first existing file that the prompts name."""
+    """Read the task's `answer_file` or, if this file does not exist, the first existing file that the prompts name."""
     prompts = task.prompts.under(box.directories.root)
     named = [replace(prompts, output_dir=task.answer_file).under(box.directories.root).output_dir]
     for path in [*(named if task.answer_file else ()), *prompts.answer_files]:

@@ -1,4 +1,4 @@
-"""The actions of `benchmark list | run | report | score | compare`, for the terminal and for notebook cells."""
+"""Actions of `benchmark list | run | report | score | compare`, for the terminal and for notebook cells."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LIMITS = {
     "budget": "cost",
     "time": "time",
 }
-"""Flags, and the fields of `RunLimits` that they set."""
+"""Fields of `RunLimits`, by the flag that sets the field."""
 
 
 def list_text() -> str:
@@ -42,14 +42,14 @@ def list_text() -> str:
 
 @dataclass(frozen=True)
 class BenchmarkReport:
-    """A report as `found`, and the page that was written if requested."""
+    """Report of a benchmark. `found` is its content. `page` is the path of the HTML page, if a page was written."""
 
     found: dict[str, Any]
     page: Path | None = None
 
 
 def make_report(out: Path, html: str | None = None) -> BenchmarkReport:
-    """Make the report of a folder of results, and write a page to the file `html` if given.
+    """Make the report of a folder of results. If `html` is given, write the report as an HTML page to this file.
 
     Raises:
         UsageError: if there are no results, a package is missing, or the file cannot be written.
@@ -77,7 +77,7 @@ def make_report(out: Path, html: str | None = None) -> BenchmarkReport:
 
 
 def _missing_package(error: ImportError) -> str:
-    # An ImportError without a name is this package's own: a whole sentence.
+    # An ImportError without a name comes from this package, and its message is a whole sentence.
     return (
         f"Reports need {error.name}: run `pip install 'llm-sandbox-nb[benchmark]'`."
         if error.name
@@ -111,7 +111,7 @@ def make_comparison(out: Path, other: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A benchmark that is ready to begin. A `with` block holds the lock of its folder."""
+    """Benchmark that is ready to begin. A `with` block holds the lock of its folder."""
 
     items: list[Item]
     runner: Runner
@@ -241,13 +241,13 @@ def _values(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
     """Return the values of all options, from flags, environment, settings files or defaults."""
     own = {option.name for option in BENCHMARK_OPTIONS}  # `--context` has another meaning in `run`
     values = resolve({name: value for name, value in flags.items() if name not in own}, environment)
-    # Limits of a settings file are for runs: here the task's stay, unless a flag replaces them.
+    # Limits in a settings file are for single runs. A benchmark uses the task's limits, unless a flag replaces them.
     values |= {option.name: option.default for option in LIMIT_OPTIONS if flags.get(option.name) is None}
     return values | {option.name: _value(option, flags, environment) for option in BENCHMARK_OPTIONS}
 
 
 def unscored_keys(made: Prepared) -> set[Key]:
-    """Return the items of a benchmark without a score: failed, undecided, or not done."""
+    """Return the keys of items that have no score because they failed, are undecided, or are not done."""
     from llm_sandbox_nb.benchmark.results import read_results
 
     scored = {
@@ -364,7 +364,7 @@ def _selected_rows(loaded: list[list[Row]], start: int, end: int | None) -> list
 
 
 def source_of(name: str) -> str:
-    """Return the absolute path of an existing file or folder; any other text, such as a task's name, is unchanged."""
+    """Return the absolute path of an existing file or folder. Other text, such as a task's name, stays unchanged."""
     path = Path(name).expanduser()
     return str(path.absolute()) if path.exists() and ("/" in name or path.is_file()) else name
 

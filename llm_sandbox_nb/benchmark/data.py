@@ -1,4 +1,4 @@
-"""Rows of a task: from a file, from the task's folder, or from Hugging Face."""
+"""Loading of a task's rows from a file, from the task's folder, or from Hugging Face."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from llm_sandbox_nb.benchmark.task import DataSource, Task
 from llm_sandbox_nb.encoded_text import text_of
 
 SAMPLE = "sample"
-"""Value of `--data` for the few rows in a task's folder. They test the installation and measure nothing."""
+"""Value of `--data` for the few sample rows in a task's folder. They test the installation and measure nothing."""
 HUB = "hf:"
 """Prefix of `--data` for a data set of the Hugging Face hub."""
 _DATA_FILES = ("data.jsonl", "data.json", "data.parquet")
 
 
 def load_rows(task: Task, source: str | None = None) -> list[Row]:
-    """Load the rows of a task: from `source`, else the task's folder, else its Hugging Face data set.
+    """Load the rows of a task from `source`. By default, the task's folder or its Hugging Face data set has the rows.
 
     `source` is a file, a folder with TASK.jsonl, `sample`, or `hf:OWNER/NAME/CONFIG:SPLIT`.
 
@@ -43,7 +43,7 @@ def load_rows(task: Task, source: str | None = None) -> list[Row]:
             where = f"Row {number} ({row.id!r}) of the task {task.name}"
             raise DataError(f"{where} {problem}: fill it in or leave the row out.")
         if task.scorer == "swe":
-            tests_of(row)  # before the model is asked: its answer could not be scored
+            tests_of(row)  # raises an error before the model is asked for an answer that cannot be scored
     return rows
 
 
@@ -63,7 +63,7 @@ def _records(task: Task, source: str | None) -> Iterable[Mapping[str, Any]]:
 
 
 def _hub_source(task: Task, source: str) -> DataSource:
-    """Parse `hf:OWNER/NAME/CONFIG:SPLIT`; configuration and split are optional."""
+    """Parse `hf:OWNER/NAME/CONFIG:SPLIT`. Configuration and split are optional."""
     path, _, split = source.removeprefix(HUB).replace("{task}", task.name).partition(":")
     owner, _, rest = path.partition("/")
     name, _, config = rest.partition("/")
@@ -77,7 +77,7 @@ def _hub_source(task: Task, source: str) -> DataSource:
 
 
 def _without_envelope(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Unwrap a row from a record of verl, whose `extra_info` has the columns, as in the paper's `train_verl.json`."""
+    """Return the row in a record of verl, whose columns are in `extra_info`, as in the paper's `train_verl.json`."""
     inner = record.get("extra_info")
     known = "problem_statement" not in record and isinstance(inner, dict) and "problem_statement" in inner
     return inner if known and isinstance(inner, dict) else record
@@ -101,7 +101,7 @@ def _named(task: Task, source: str) -> Path:
 
 
 def _json_lines(text: str) -> Iterator[Any]:
-    """Parse JSON lines. Raises ValueError that names the line."""
+    """Parse JSON lines. Raise ValueError with the number of an invalid line."""
     # `splitlines` would also split at line ends inside a JSON text
     for number, line in enumerate(text.split("\n"), 1):
         line = line.removeprefix("\ufeff")  # byte order marks of joined Windows files
@@ -151,7 +151,7 @@ def _hub(source: DataSource) -> Iterable[Mapping[str, Any]]:
 
 
 def with_documents(row: Row) -> str:
-    """Return the problem followed by its documents, for a prompt that replaces input files."""
+    """Return the documents of a row followed by the problem, for a prompt that replaces input files."""
     if not row.input_files:
         return row.problem_statement
     parts = [

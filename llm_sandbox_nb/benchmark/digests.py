@@ -1,8 +1,8 @@
 """Digests of a result's inputs, so that results of different inputs never mix.
 
-The inputs have three parts: the question (a row's problem and documents), the prompt (how a task asks), and the scorer
-(its code, the gold answer, the judge). A folder with answers to another question or prompt is refused; answers with
-scores of another scorer are scored again.
+There are three inputs: the question (a row's problem and documents), the prompt (a task's way to ask), and the scorer
+(its code, the gold answer, the judge). A folder with answers to another question or prompt is refused. Answers that
+another scorer has scored are scored again.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ _SCORING_PACKAGES = ("math-verify", "rouge-score", "latex2sympy2_extended", "pin
 
 
 def digest(*parts: object) -> str:
-    """Return a short digest of JSON values; other types are converted to text."""
+    """Return a short digest of JSON values. Values of other types are converted to text."""
     whole = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def question_digest(task: Task, row: Row) -> str:
-    """Return the digest of the columns that the model may read: all if there is a custom prompt or repository."""
+    """Return the digest of the columns that the model may read.
+
+    A task with a repository or with its own `create_prompt` may use all columns.
+    """
     any_column = (
         task.asker and not task.prompts.source
-    )  # those of the paper's package use problem and documents
+    )  # `create_prompt` of the paper's package uses the problem and the documents
     if any_column or task.answer == "patch":
         return row.digest
     return digest(row.problem_statement, dict(row.input_files), row.extra.get("image"))
@@ -49,7 +52,7 @@ def prompt_digest(task: Task) -> str:
 
 
 def scorer_digest(task: Task, row: Row, judge: Judge | None = None) -> str:
-    """Return the digest of a task's scorer: its code, the gold answer and the columns, or the judge and its options."""
+    """Return the digest of a task's scorer: code, gold answer and columns, or the judge with its options."""
     if task.scorer == "judge":
         how = None if judge is None else (PROMPT_VERSION, judge.model.name, dataclasses.asdict(judge.options))
         return digest("judge", how, row.problem_statement, row.ground_truth)
@@ -58,7 +61,7 @@ def scorer_digest(task: Task, row: Row, judge: Judge | None = None) -> str:
 
 
 def code_of(scorer: str, folder: Path | None = None) -> str:
-    """Return the digest of a scorer file, and of all Python files of the task's `folder` if the scorer is in it."""
+    """Return the digest of a scorer file. If the file is in the task's `folder`, include all Python files there."""
     path = Path(scorer)
     files = sorted(path.parent.glob("*.py")) if folder is not None and path.parent == folder else [path]
     return digest([(file.name, _file_digest(file)) for file in files])
@@ -111,7 +114,9 @@ def same_question(result: Result, task: Task, row: Row) -> bool:
 def check_questions(
     out: Path, results: Iterable[Result], rows: Mapping[str, tuple[Task, Mapping[str, Row]]]
 ) -> None:
-    """Check that the rows are the answered ones; `rows` maps task names to the task and its rows by id.
+    """Check that rows have not changed since they were answered.
+
+    `rows` maps the name of each task to the task and its rows by id.
 
     Raises:
         ResultsError: if the question of a row has changed since its answer.
@@ -128,10 +133,10 @@ def check_questions(
 
 
 def check_prompts(out: Path, results: Iterable[Result], tasks: Iterable[Task]) -> None:
-    """Check that the prompts and limits of tasks are those of earlier results.
+    """Check that earlier results were made with the current prompts and limits of the tasks.
 
     Raises:
-        ResultsError: if they have changed, because results of different prompts may not share a folder.
+        ResultsError: if the prompts or limits have changed, because different prompts must not share a folder.
     """
     now = {task.name: prompt_digest(task) for task in tasks}
     for result in results:
@@ -145,7 +150,7 @@ def check_prompts(out: Path, results: Iterable[Result], tasks: Iterable[Task]) -
 
 
 def check_version(out: Path, results: Iterable[Result], more: Any) -> None:
-    """Check that earlier answers are of this version of the package, if `more` items will be answered.
+    """Check that this version of the package made the earlier answers, if `more` items will be answered.
 
     Raises:
         ResultsError: if the versions differ.

@@ -32,7 +32,7 @@ _PYTHON = "python3"
 _UNITTEST = re.compile(r"-m\s+unittest(?![\w.])")
 _MAX_REPORT_BYTES = 64 * 1024**2
 _COLLECTOR_SECONDS = 30.0
-"""Seconds for the collector to end after the tests."""
+"""Seconds in which the collector must end after the tests."""
 _SEND_LINE_SCRIPT = """
 import socket, sys
 one = socket.socket(socket.AF_UNIX)
@@ -40,7 +40,7 @@ one.connect(sys.argv[1])
 one.sendall(sys.stdin.buffer.read())
 """
 _MAX_NEIGHBOURS = 20
-"""Maximum number of tests that are tried as neighbours of the controls."""
+"""Maximum number of tests whose files are tried as neighbours of the controls."""
 _STOPS_EARLY = re.compile(r"(?<!\S)(?:-x|--exitfirst|--maxfail\S*|-f|--failfast)(?!\S)")
 _CONTROL_TESTS = """\
 import sys
@@ -96,8 +96,8 @@ class {name}(unittest.TestCase):
             return
         raise AssertionError
 """
-"""Two tests, in the forms of pytest and unittest, which both runners find whatever names their settings require. The
-second fails if every way to fail works, and passes if one was disabled.
+"""Two control tests, in the forms of pytest and unittest. The runners find the tests, whatever names their settings
+require. The second test fails if every way to fail works, and passes if one way was disabled.
 """
 
 
@@ -106,7 +106,7 @@ class Report:
     """Reported outcomes of tests. A test is found by the words of its name."""
 
     control: Outcome | None = None
-    """Outcome of the controls; any outcome other than `failed` means that the report cannot be trusted."""
+    """Outcome of the controls. If the outcome is not `failed`, the report cannot be trusted."""
     cases: int = 0
     _from_the_root: dict[tuple[str, ...], Outcome] = field(default_factory=dict)
     _anywhere: dict[tuple[str, ...], Outcome] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class Report:
                 found[key] = max(found.get(key, "passed"), outcome, key=_SEVERITIES.index)
 
     def outcome(self, test: str) -> Outcome | None:
-        """Return the outcome of a test, or the worst outcome of a class or file; None if nothing was reported."""
+        """Return the outcome of a test, or the worst outcome in a class or file, or None if nothing was reported."""
         words, folders = words_of(test)
         if found := self._from_the_root.get(words) or self._anywhere.get(words):
             return found
@@ -150,21 +150,21 @@ def words_of(test: str) -> tuple[tuple[str, ...], int]:
 
 @dataclass(frozen=True)
 class Ran:
-    """A command that ran tests, and its report."""
+    """Result and report of a command that ran tests."""
 
     result: CommandResult
     report: Report
     changed: frozenset[str] = frozenset()
-    """Tests, and files that affect their outcomes, that changed during the run."""
+    """Paths that changed during the run and affect test outcomes."""
 
 
 async def run_tests(
     box: Sandbox, tests: Sequence[str], neighbours: Sequence[str], command: str, timeout: float
 ) -> Ran:
-    """Run tests with controls next to `neighbours`, for at most `timeout` seconds; see `Report.control`.
+    """Run tests and controls for at most `timeout` seconds. The controls are written next to `neighbours`.
 
-    No controls run if `neighbours` is empty, or if the command has the placeholder `{report}`, because the runner is
-    then neither pytest nor unittest.
+    No controls run if `neighbours` is empty, or if the command has the placeholder `{report}`. In the second case, the
+    runner is neither pytest nor unittest. See `Report.control`.
     """
     made = await box.exec(["mktemp", "-d", "/tmp/XXXXXXXXXXXXXXXX"])
     if made.exit_code != 0:
@@ -203,7 +203,7 @@ async def _read(box: Sandbox, path: str) -> bytes:
 async def _collected(
     box: Sandbox, folder: str, command: str, names: str, timeout: float
 ) -> tuple[CommandResult, bytes]:
-    """Run tests and return their outcomes from the collector; empty if the collector was ended or delayed."""
+    """Run tests, and return their outcomes from the collector. If the collector was ended or is late, return none."""
     plugin, last = f"x{secrets.token_hex(6)}", secrets.token_hex(16)
     here = Path(__file__).parent
     await box.write_file(f"{folder}/{plugin}.py", (here / "results_sender.py").read_bytes())
@@ -259,14 +259,17 @@ async def _put_controls(box: Sandbox, neighbours: Iterable[str], *, dotted: bool
 
 
 def _at_or_below(path: str, files: Sequence[str]) -> str | None:
-    """Return the file with this path, or a file whose path ends with it, because a command may change the folder."""
+    """Return the file with the path, or a file in another folder whose path ends with the given path.
+
+    A command may change the folder before it runs tests.
+    """
     if path in files:
         return path
     return next((file for file in files if file.endswith(f"/{path}")), None)
 
 
 def read_results(lines: bytes, controls: Sequence[str] = (), *, stops_early: bool = False) -> Report:
-    """Read a report from the lines of the collector. A run that stops early has only the first control."""
+    """Read a report from the lines of the collector. If a run stops early, one reported control is enough."""
     report = Report()
     for line in lines.splitlines():
         outcome, _, escaped = line.partition(b"\t")
@@ -284,7 +287,7 @@ def read_results(lines: bytes, controls: Sequence[str] = (), *, stops_early: boo
 
 
 def read_report(xml: bytes) -> Report:
-    """Read a report from JUnit XML, for a runner that writes its own; empty for anything else."""
+    """Read a report from the JUnit XML of a runner that writes a report itself. Other data gives an empty report."""
     report = Report()
     if b"<!DOCTYPE" in xml or b"<!ENTITY" in xml:  # entities could expand without end
         return report

@@ -1,7 +1,7 @@
-"""IFBench's constraints, checked by the public checkers, loosely: with the eight official variants.
+"""Scorer for IFBench's constraints, which uses the public checkers with the eight official variants of an answer.
 
-A row passes if each of its constraints holds for one of the variants. If a checker lacks its data (some need data of
-NLTK, which no package registry has), the row is unscored and not silently failed.
+A row passes if each of its constraints holds for one of the variants. Some checkers need data of NLTK, which no package
+registry has. If a checker lacks its data, the row is unscored and not silently failed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
 
 
 def loose_variants(text: str) -> list[str]:
-    """Return eight variants: all lines, without the first, the last, or both; each also without asterisks."""
+    """Return eight variants of a text: all lines, or without the first line, the last line, or both.
+
+    Each of these four variants is returned with and without asterisks.
+    """
     lines = text.split("\n")
     cut = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
     return [*cut, *(variant.replace("*", "") for variant in cut)]
@@ -46,7 +49,7 @@ def ifbench(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
 def constraints_of(gold: str, row: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
     """Return the names of the constraints and their arguments, from the gold column or from separate columns.
 
-    Without `kwargs` the result is empty, because the checkers would draw missing numbers at random.
+    The result is empty if there are no `kwargs`, because the checkers would draw missing numbers at random.
     """
     source: Any = row
     if "instruction_id_list" not in row:
@@ -83,7 +86,7 @@ def _check_arguments(identity: str, arguments: Mapping[str, Any]) -> None:
 
 
 def follows(answer: str, identity: str, arguments: Mapping[str, Any], prompt: str) -> bool:
-    """Return True if one of the variants follows one constraint.
+    """Return True if one of the answer's variants follows the constraint.
 
     Raises:
         LookupError: if the constraint is unknown, or its checker lacks data.

@@ -1,4 +1,4 @@
-"""Execution of an item: attempts, score, result; in this process, or on another backend."""
+"""Execution of an item, from its attempts to its score and result, in this process or on another backend."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError,
 logger = logging.getLogger(__name__)
 _UNSAFE_CHARACTERS = re.compile(r"[^\w.-]+")
 _MAX_NAME_CHARACTERS = 60
-"""Characters of an id in the name of a folder, of up to 4 bytes each; a name has at most 255 bytes."""
+"""Maximum characters of an id in a folder's name. A character has up to 4 bytes, and a name at most 255 bytes."""
 _OLD_ANSWER_CHARACTERS = 20_000
-"""Length to which earlier versions cut a scored answer, in characters."""
+"""Number of characters to which earlier versions cut a scored answer."""
 _NO_JUDGE = "no judge: name one with --judge_model"
 _FINAL_KINDS = ("data", "content_policy", "bad_request", SCORER)
 """Kinds of errors that another attempt would repeat, and that concern only one item."""
 
 
 class FatalError(LLMSandboxError):
-    """Raised if the benchmark must stop: no key, no engine, ... All results so far are kept."""
+    """Error after which the benchmark must stop, such as a missing key or engine. All results so far are kept."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A repeat of a problem in a mode."""
+    """Unit of work of a benchmark: one repeat of a problem in one mode."""
 
     task: Task
     row: Row
@@ -56,12 +56,12 @@ class Item:
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """The key of the item's result, as in `Result.key`."""
+        """Key of the item's result, as in `Result.key`."""
         return self.task.name, self.mode, self.row.id, self.repeat
 
 
 class Backend(Protocol):
-    """Executor of items. `async with` starts it; leaving the block cancels the running items cleanly."""
+    """Executor of items. `async with` starts the executor. The end of the block cancels the running items cleanly."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -90,9 +90,10 @@ async def check_model(model: Model) -> None:
 
 
 class LocalBackend:
-    """Runs items in this process. Records are written below `out`; an item that fails is tried `attempts` times.
+    """Backend that runs items in this process. The runs are recorded below `out`.
 
-    With `reuse`, a sandbox serves many items and is reset between them; see `SandboxPool`.
+    An item that fails is tried up to `attempts` times. With `reuse`, a sandbox serves many items and is reset between
+    them; see `SandboxPool`.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class LocalBackend:
         self.pool = SandboxPool(reuse=reuse)
 
     async def __aenter__(self) -> Self:
-        """Check the model. Raises FatalError if requests are impossible."""
+        """Check the model. Raise FatalError if requests are impossible."""
         await check_model(self.how.model)
         return self
 
@@ -207,7 +208,7 @@ class LocalBackend:
 async def scored_by_rule(
     scoring: Scoring, open_box: BoxOpener, item: Item, answer: str | None, run: Path
 ) -> Score:
-    """Score an answer without a judge; `run` is the folder of the run that gave the answer."""
+    """Score an answer without a judge. `run` is the folder of the run that gave the answer."""
     task = item.task
     if task.scorer != "swe":
         return await scoring.score(task.scorer, answer, item.row, run)
@@ -221,7 +222,7 @@ async def scored_by_rule(
 
 @dataclass(frozen=True)
 class Rescoring:
-    """Scores kept answers again, with scorers, a judge, and sandboxes for patches."""
+    """Tools that score kept answers again: scorers, a judge, and sandboxes for patches."""
 
     scoring: Scoring
     judge: Judge | None
@@ -229,7 +230,7 @@ class Rescoring:
     out: Path
 
     async def score(self, item: Item, before: Result) -> Result | None:
-        """Score the kept answer of an item; return None if the item must run again.
+        """Score the kept answer of an item. Return None if the item must run again.
 
         Raises:
             FatalError: if the judge cannot be asked at all.
@@ -256,7 +257,7 @@ class Rescoring:
         return self._signed(made, before, item)
 
     def _signed(self, made: Result, before: Result, item: Item) -> Result:
-        """Return the result with current digests, except those of the model's input."""
+        """Return the result with current digests, but with the earlier prompt digest and package version."""
         now = signed(made, item.task, item.row, self.judge)
         return replace(now, prompt=before.prompt, version=before.version)
 
@@ -295,5 +296,5 @@ async def judged(judge: Judge | None, item: Item, result: Result, answer: str | 
 
 
 def unjudged(result: Result, answer: str | None, error: str) -> Result:
-    """Return the unscored result of an answer, with the whole answer for a later judge."""
+    """Return the result of an answer without a score. The result contains the whole answer for a later judge."""
     return replace(result, score=None, detail=error, answer=answer, error_kind=JUDGE, error=error)

@@ -1,9 +1,9 @@
-"""A language model as judge of answers, through the same model protocol as everything else.
+"""Judge of answers: a language model that is asked through the same interface as all other models.
 
-Each answer is judged several times. After a reply without a verdict (see `verdicts`), the judge is asked again; then
-the judgement counts as unknown, never as right or wrong. A tie gives half a point. Every judgement is stored as a line
-in a file, with its tokens and cost, so that an interrupted judge resumes, and agreement can be computed. If the judge
-gives no verdict on any of the first answers, the run stops.
+Each answer is judged several times. After a reply without a verdict (see `verdicts`), the judge is asked again. If
+there is still no verdict, the judgement counts as unknown, and never as right or wrong. A tie gives half a point.
+Every judgement is stored as a line in a file, with its tokens and cost. So an interrupted judge can resume, and the
+agreement of judgements can be computed. If the judge gives no verdict on any of the first answers, the run stops.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ Compare step by step if you need to. Write as the last line one word alone: CORR
 _PLACEHOLDER = re.compile(r"\{(mark|question|gold|answer)\}")
 _MAX_ANSWER_CHARACTERS = 20_000
 _HEAD_CHARACTERS = 4_000
-"""Characters kept of the beginning of a long answer; the other characters are kept of its end."""
+"""Number of characters that are kept at the beginning of a long answer. The other kept characters are at its end."""
 
 Verdict = Literal["correct", "incorrect", "tie", "unknown"]
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A judgement of an answer. `key` identifies model, prompt, question, gold and answer; `repeat` counts from 0."""
+    """Judgement of an answer. `key` identifies model, prompt, question, gold and answer. `repeat` counts from 0."""
 
     key: str
     repeat: int
@@ -66,12 +66,15 @@ class Judgement:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
-    """Cost of all its requests, including those without a verdict; 0 if the server does not report costs."""
+    """Cost of all requests of the judgement, including requests without a verdict. 0 if the server reports no costs."""
 
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    """Options of a judge: judgements per answer, and requests for a reply without a verdict."""
+    """Options of a judge.
+
+    `repeats` is the number of judgements per answer. `attempts` is the maximum number of requests per judgement.
+    """
 
     repeats: int = 4
     attempts: int = 2
@@ -80,7 +83,7 @@ class JudgeOptions:
 
 
 def verdict_of(opinions: Iterable[Opinion]) -> Verdict:
-    """Return the majority of the verdicts."""
+    """Return the verdict of the majority of opinions."""
     opinions = list(opinions)
     right, wrong = opinions.count("correct"), opinions.count("incorrect")
     if not right + wrong:
@@ -89,7 +92,7 @@ def verdict_of(opinions: Iterable[Opinion]) -> Verdict:
 
 
 def score_of(opinions: Iterable[Opinion]) -> Score:
-    """Return the share of correct verdicts; unscored without verdicts."""
+    """Return the share of correct verdicts as a score, which is None if there are no verdicts."""
     opinions = list(opinions)
     right, wrong = opinions.count("correct"), opinions.count("incorrect")
     others = len(opinions) - right - wrong
@@ -100,7 +103,7 @@ def score_of(opinions: Iterable[Opinion]) -> Score:
 
 
 class Judge:
-    """Judges answers with `model`. Judgements are stored in `folder`, and never requested twice."""
+    """Judge that asks `model`. Its judgements are stored in `folder`, and no verdict is requested twice."""
 
     def __init__(
         self,
@@ -123,8 +126,8 @@ class Judge:
     async def score(self, answer: str | None, row: Row) -> Score:
         """Score an answer by the share of verdicts that are "correct".
 
-        If requests to the judge failed, the score is marked as failed and can be tried again. A row without an
-        official answer is unscored.
+        If requests to the judge failed, the score is marked as failed, so that the answer can be judged again. A row
+        without an official answer is unscored.
 
         Raises:
             ModelError: if requests are impossible, or the judge gave no verdict on any of the first answers.
@@ -205,13 +208,13 @@ class Judge:
 
 
 _MAX_SILENT_ANSWERS = 3
-"""Number of answers without a verdict at the beginning of a run that stop the run."""
+"""Number of answers without a verdict at the beginning of a run after which the run stops."""
 FATAL_KINDS = frozenset({"authentication", "not_found", "quota", "setup", "unreachable"})
 """Kinds of failures that would repeat for every request."""
 
 
 def judge_prompt(answer: str, row: Row) -> str:
-    """Return the judge's prompt, with the candidate's text between lines that this text cannot contain."""
+    """Return the judge's prompt. In the prompt, the candidate's text is between lines that this text cannot contain."""
     shown = _shortened(without_thinking(answer))
     values = {
         "mark": f"=====[{hashlib.sha256(shown.encode('utf-8', 'replace')).hexdigest()[:16]}]=====",
@@ -223,7 +226,7 @@ def judge_prompt(answer: str, row: Row) -> str:
 
 
 def _shortened(answer: str) -> str:
-    """Return the answer, or its beginning and end if it is too long."""
+    """Return an answer, or the beginning and the end of an answer that is too long."""
     left_out = len(answer) - _MAX_ANSWER_CHARACTERS
     if left_out <= 0:
         return answer
@@ -232,19 +235,19 @@ def _shortened(answer: str) -> str:
 
 
 def read_judgements(path: Path) -> list[Judgement]:
-    """Read all judgements of a judge, oldest first."""
+    """Read all judgements of a judge, beginning with the oldest."""
     return [Judgement(**record) for record in read_lines(path)]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Self-consistency of a judge over the answers that were judged more than once."""
+    """Self-consistency of a judge over the answers that were judged several times."""
 
     answers: int
     pairs_agree: float | None
     """Share of the pairs of verdicts on the same answer that are equal."""
     kappa: float | None
-    """Fleiss' kappa: agreement of the verdicts beyond chance; None if all verdicts are equal."""
+    """Fleiss' kappa, the agreement of the verdicts beyond chance. None if all verdicts are equal."""
     ties: int
     no_verdict: int
     """Number of judgements without a verdict, including those whose requests failed."""

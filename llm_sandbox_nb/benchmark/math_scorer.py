@@ -1,4 +1,4 @@
-r"""Scorer for mathematical answers: compares the answer stated in a text with the gold answer.
+r"""Scorer for mathematical answers, which compares the answer that a text states with the gold answer.
 
 Numbers and quantities are compared exactly (`quantities`). All other mathematics is compared by math-verify, if
 math-verify can read the whole text. A gold answer that is not mathematics, such as a date, an address, a range, a
@@ -32,7 +32,7 @@ _UNIT = re.compile(
 _PRODUCT = re.compile(
     r"(?<![A-Za-z])(?!(?:is|of|or|at|as|to|in|it|we|so|if|no|on|by|be|an|do|he|my|up|us|go|me)\b)[a-z]{2}(?![A-Za-z])"
 )
-"""Two variables, `xy`."""
+"""Matches a product of two variables, such as `xy`."""
 _CONNECTIVE = re.compile(
     r"\b(?:not|to|times|plus|minus|if|when|only|too|also|but|is|are|was|were|does|do|can|cannot|fails?|seems?|would|could|might|may|must"
     r"|should|has|have|gives?|works?)\b",
@@ -69,7 +69,7 @@ _SYMBOLS = {
 
 
 def math_equal(answer: str, gold: str) -> Score:
-    """Score 1 if the stated answer equals the gold answer, as mathematics or, if gold is not mathematics, as text."""
+    """Score 1 if the stated answer equals the gold answer. If gold is not mathematics, both are compared as text."""
     gold, answer = normalised(gold), normalised(answer)
     wanted = _without_dollars(", ".join(boxes(gold)) or gold)
     if not wanted:
@@ -101,7 +101,7 @@ def _result(stated: list[str], equal: bool) -> Score:
 
 
 def _without_dollars(text: str) -> str:
-    """Return the text without the `$` around a formula; a single `$` is a currency sign."""
+    """Return the text without the `$` around a formula. A single `$` is a currency sign."""
     text = text.strip()
     return text.strip("$").strip() if text.startswith("$") and text.endswith("$") else text
 
@@ -155,7 +155,7 @@ def _words(text: str) -> str | None:
 
 
 def _mathematics(text: str) -> str | None:
-    """Return the mathematics in a text, without remarks and reasons; None for other texts."""
+    """Return the mathematics in a text without remarks and reasons, or None if the text is not mathematics."""
     found = without_remarks(text)
     if not found or "?" in found:
         return None
@@ -252,7 +252,7 @@ def _without_name(gold: str, stated: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=2048)
 def _elements(text: str) -> tuple[str, list[str]] | None:
-    """Return brackets and elements of a set, tuple, interval or list without brackets; None for any other text."""
+    """Return the brackets and elements of a set, tuple, interval or list without brackets, or None for other texts."""
     text = (
         text.strip()
         .replace("\\left", "")
@@ -277,7 +277,7 @@ def _elements(text: str) -> tuple[str, list[str]] | None:
 
 
 def _matches(text: str) -> bool:
-    """Return True if the last bracket of a text closes the first."""
+    """Return True if the last bracket of a text closes the first bracket."""
     depth = 0
     for place, character in enumerate(text):
         depth += (character in _OPEN) - (character in _CLOSE)
@@ -365,7 +365,7 @@ def _expression(text: str) -> str:
 
 @lru_cache(maxsize=2048)
 def _parsed(text: str) -> Any:
-    """Parse a text with math-verify; return None if math-verify does not read the whole text."""
+    """Parse a text with math-verify. Return None if math-verify does not read the whole text."""
     from math_verify import LatexExtractionConfig, parse
 
     if not text or len(text) > 1000:
@@ -377,7 +377,7 @@ def _parsed(text: str) -> Any:
 
 
 def _same_expressions(gold: str, stated: str) -> bool:
-    """Compare two expressions: numbers by their relative difference, others by math-verify."""
+    """Compare two expressions. Numbers are compared by relative difference, and others by math-verify."""
     gold, stated, agree = _without_units(gold, stated)
     if not agree:
         return False
@@ -441,7 +441,10 @@ def _is_number(expression: Any) -> bool:
 
 
 def _close(gold: Any, stated: Any, places: int | None, others: int | None) -> bool:
-    """Return True if two numbers are equal to 30 digits, or after rounding to a decimal of at least six digits."""
+    """Return True if two numbers are equal to 30 digits, or after rounding to a decimal of at least six digits.
+
+    If a number was parsed as a float, 12 equal digits are enough.
+    """
     import sympy
 
     first, second = sympy.N(gold, _PRECISION_DIGITS), sympy.N(stated, _PRECISION_DIGITS)

@@ -1,4 +1,4 @@
-"""The letter of a multiple choice in a model's answer.
+"""Search for the chosen letter in a model's answer to a multiple-choice question.
 
 Only a stated choice counts: a letter alone in the text or in the last line, a boxed letter, `<answer>C</answer>`,
 "the answer is C", "I choose C", "C is correct", `{"answer": "C"}`, or a text that begins with an option ("(C)
@@ -32,11 +32,11 @@ _RETRACTED = re.compile(
 )
 _SENTENCE_END = re.compile(r"[.!?;:](?=\s|\Z)|\n")
 _LOOKBACK_CHARACTERS = 200
-"""Maximum characters before a match to search for the beginning of the sentence."""
+"""Maximum number of characters before a match in which the beginning of the sentence is searched."""
 
 
 def tagged(text: str) -> str | None:
-    """Return the content of the last `<answer>`; None without the tag."""
+    """Return the content of the last `<answer>`, or None if the text has no such tag."""
     inner = None
     for match in _TAG.finditer(text):
         inner = match[1].strip()
@@ -44,7 +44,7 @@ def tagged(text: str) -> str | None:
 
 
 def is_supposed(text: str, place: int) -> bool:
-    """Return True if a statement is a condition or a doubt: "if the answer is B"."""
+    """Return True if a statement is part of a condition or a doubt, as in "if the answer is B"."""
     before = text[max(0, place - _LOOKBACK_CHARACTERS) : place]
     ends = [end.end() for end in _SENTENCE_END.finditer(before)]
     return _SUPPOSED.search(before, ends[-1] if ends else 0) is not None
@@ -59,7 +59,7 @@ _DECORATION = " \t\r\n*_`$#>\"'“”‘’✅☑✔️👉→"
 _MARKS = r"[\s:*_`\"'“‘(\[{$>#✅☑✔️👉]*+"
 _OPENING, _CLOSING = frozenset("*_`\"'“‘([{$"), frozenset(")]}*_`\"'”’$")
 _LETTER_END = rf"(?![^\W_{OTHER_SCRIPT}]|['’](?!d[iı]r)[^\W_])"
-"""Lookahead that the letter is not part of a word."""
+"""Lookahead that fails if the letter is part of a word."""
 _ADVERBS = (
     r"(?:\s+(?:(?:most\s+)?likely|therefore|thus|hence|then|indeed|clearly|definitely|probably|simply|just))?"
 )
@@ -80,7 +80,7 @@ _STATED_ELSEWHERE = re.compile(
         (?=[\s*_`)\]}}"'$]*(?:[.!,;(\n]|:\s|\Z|-\s|{ANSWER_SUFFIX}(?![A-Za-z])|[{OTHER_SCRIPT}]))""",
     re.VERBOSE,
 )
-"""Pattern of statements in other languages. The English pattern is stricter, because "A" is often the article."""
+"""Matches statements in other languages. The English pattern is stricter, because "A" is often the article."""
 _CHOSEN = re.compile(
     rf"""\b(?:I(?:['’](?:ll|d)|\s+(?:would|will))?\s+(?:choose|pick|select|go\s+(?:with|for)|say|answer|opt\s+for|vote\s+for)(?:\s+it(?:['’]s|\s+is))?
         |(?:I['’]m|I\s+am)\s+(?:choosing|picking|selecting|going\s+(?:with|for))|(?i:my\s+(?:pick|vote|guess|choice)\s+(?:is|would\s+be))
@@ -115,7 +115,7 @@ _NEXT = re.compile(
 )
 _ENDS = re.compile(r"\)\s|[*_`)\]}\"'”’$]*+(?:[.!:,;]|\s*\Z|\n|\s\()")
 _OPTION_MARK_PATTERN = re.compile(r"[.:)]\s|\s\(")
-"""Pattern of marks between a letter and the text of its option, or a remark."""
+"""Matches marks between a letter and the text of its option, or between a letter and a remark."""
 _JOINING = re.compile(r"or|and|[/,&+]")
 _LISTED = re.compile(
     rf"^(?:[^\w\n]|_)*+(?:(?i:option|choice)\s+\(?)?([A-J]){_LETTER_END}(?:[^\S\n]*+(?:[.):\]|*_]|[-–—]\s|$))"
@@ -133,13 +133,13 @@ _CONDITION = re.compile(
     r"[\W_]*+(?:(?:only|just)\s+)?(?:if|when|unless|which\s+is\s+(?:wrong|false|incorrect|not))\b",
     re.IGNORECASE,
 )
-"""Pattern of a condition after a statement."""
+"""Matches a condition after a statement."""
 _SPECIES = re.compile(
     r"[A-Z]\.\s(?:coli|subtilis|cereus|anthracis|difficile|tetani|botulinum|perfringens|elegans|albicans|neoformans|trachomatis"
     r"|jejuni|diphtheriae|psittaci|faecalis|faecium|histolytica|pylori|influenzae|ducreyi|melanogaster|thaliana|fumigatus|baumannii"
     r"|burgdorferi|pertussis|fragilis|henselae|tularensis|lamblia|vaginalis|burnetii|immitis|dermatitidis)\b"
 )
-"""Pattern of species names whose genus is abbreviated to a letter."""
+"""Matches species names whose genus is abbreviated to a letter."""
 _WORDS_AFTER_CHOICE = frozenset(
     ["because", "since", "as", "for", "and", "or", "which", "is", "with", "due", "given", "while", "but", "not",
      "the", "by", "from"]
@@ -147,13 +147,13 @@ _WORDS_AFTER_CHOICE = frozenset(
 _SMALL_LETTER_PATTERN = re.compile(
     r"^([^\w\n]{0,8})([a-j])(?=[.)]\s)|(?<![\w)])\(([a-j])\)(?=\s|\Z)", re.MULTILINE
 )
-"""Pattern of small letters of options: "b) ethanol"."""
+"""Matches the small letter of an option, as in "b) ethanol"."""
 _SHORT_ANSWER = re.compile(r"A\s*[:=]\s*(\(?[A-J]\)?)\s*[.]?")
-"""Pattern of an answer after "A" for "answer": "A: D"."""
+"""Matches an answer after the abbreviation "A" for "answer", as in "A: D"."""
 
 
 def find_letter(text: str, options: int = 10) -> str | None:
-    """Return the chosen capital letter, one of the first `options`; None if the text states no choice."""
+    """Return the chosen capital letter, or None if the text states no choice among the first `options` letters."""
     whole = _plain(normalised(text))
     text = whole.strip(_DECORATION)
     if short := _SHORT_ANSWER.fullmatch(text):
@@ -167,7 +167,7 @@ def find_letter(text: str, options: int = 10) -> str | None:
 
 
 def _again(text: str) -> str | None:
-    """Return the letter after a correction: "B. Wait, no: it is C"."""
+    """Return the letter after a correction, as in "B. Wait, no: it is C"."""
     correction = is_corrected(text, 0)
     if correction is None:
         return None
@@ -181,7 +181,10 @@ def _again(text: str) -> str | None:
 
 
 def _in_words(text: str) -> str | None:
-    """Return the stated letter, else the letter at the beginning; empty if the last line is a different letter."""
+    """Return the stated letter. If none is stated, return the letter at the beginning or in the last line.
+
+    Return an empty text if the last line is a different letter.
+    """
     stated, last = _stated(text), _in_the_last_line(text)
     found = _at_the_beginning(text) or last if stated is None else stated
     return "" if found and last and found != last else found
@@ -197,19 +200,25 @@ def _plain(text: str) -> str:
 def _alone(text: str) -> str | None:
     bare = text.strip().removeprefix("- ").strip(_DECORATION + "()[]{}.:,;!")
     if len(bare) == 1 and f"{bare}#" in text:
-        return ""  # the language
+        return ""  # C# is a programming language
     bare = re.sub(rf"(?<=^.){ANSWER_SUFFIX}+\Z", "", bare)
     return bare.upper() if len(bare) == 1 and bare.isascii() and bare.isalpha() else None
 
 
 def _boxed(text: str) -> str | None:
-    """Return the letter in the boxes: empty if the boxes differ or do not hold a letter; None if there are no boxes."""
+    """Return the letter in the boxes, or None if there are no boxes.
+
+    Return an empty text if the boxes differ or contain no letter.
+    """
     letters = {_alone(inner) or _at_the_beginning(inner) or "" for inner in boxes(text)}
     return None if not letters else letters.pop() if len(letters) == 1 else ""
 
 
 def _tagged(text: str) -> str | None:
-    """Return the letter in the last `<answer>`; empty for any other content, None without the tag."""
+    """Return the letter in the last `<answer>`, or None if there is no such tag.
+
+    Return an empty text if the tag contains no letter.
+    """
     inner = tagged(text)
     if inner is None:
         return None
@@ -218,7 +227,10 @@ def _tagged(text: str) -> str | None:
 
 
 def _stated(text: str) -> str | None:
-    """Return the letter of the last statement; empty for several letters, or if it is retracted or contradicted."""
+    """Return the letter of the last statement, or None if there is no statement.
+
+    Return an empty text for several letters, or if the statement is retracted or contradicted.
+    """
     found, place = None, 0
     for pattern in (_STATEMENT_PATTERN, _STATED_ELSEWHERE, _CHOSEN):
         for match in pattern.finditer(text):
@@ -237,7 +249,10 @@ def _stated(text: str) -> str | None:
 
 
 def _statement_letter(match: re.Match[str], text: str) -> str | None:
-    """Return the letter of a statement; empty for several letters, None without a statement."""
+    """Return the letter of a statement, or None if the match is not a statement.
+
+    Return an empty text for several letters.
+    """
     letter, end = match["letter"], match.end()
     wrapped = text[end - 2] in _OPENING and text[end : end + 1] in _CLOSING
     if letter.islower() and not wrapped and not _ONLY_MARKS.match(text, end):
@@ -263,7 +278,7 @@ def _is_a_word(letter: str, text: str, end: int) -> bool:
 
 
 def _several(letter: str, text: str, place: int) -> bool:
-    """Return True if another letter follows: "A or B", "A B C D". "C. A mixture" names one letter."""
+    """Return True if another letter follows, as in "A or B" or "A B C D". "C. A mixture" names one letter."""
     last = letter
     while match := _NEXT.match(text, place):
         other, place = match["letter"], match.end("letter")
@@ -277,7 +292,10 @@ def _several(letter: str, text: str, place: int) -> bool:
 
 
 def _at_the_beginning(text: str) -> str | None:
-    """Return the option at the beginning of the text; empty if several options are listed, or it is called wrong."""
+    """Return the option at the beginning of the text, or None if the text begins with no option.
+
+    Return an empty text if several options are listed, or if the option is called wrong.
+    """
     match = _BEGINS.match(text)
     if not match or _SPECIES.match(text):
         return None
@@ -290,7 +308,7 @@ def _at_the_beginning(text: str) -> str | None:
 
 
 def _listed(text: str, start: int) -> set[str]:
-    """Return the options at the beginning of a line, or in parentheses in the first line: "(A) red (B) blue"."""
+    """Return the options at the beginning of a line, or in parentheses in the first line, as in "(A) red (B) blue"."""
     line = text.find("\n", start)
     first = len(text) if line < 0 else line
     return {
@@ -299,7 +317,7 @@ def _listed(text: str, start: int) -> set[str]:
 
 
 def _in_the_last_line(text: str) -> str | None:
-    """Return the letter that is the whole last line; None for a possible list of options."""
+    """Return the letter that is the whole last line, or None if the line may be part of a list of options."""
     before, _, last = text.rpartition("\n")
     found = _alone(last)
     if found is None or not last.strip(_DECORATION + "-([").startswith(found):

@@ -1,7 +1,7 @@
 r"""Normalisation of gold answers and answers before any scorer compares them.
 
-`STEPS` lists the changes in order, each with an example. Numbers, units and words keep their meaning: a superscript
-becomes a power, so that `3²` never reads 32.
+`STEPS` lists the changes in order, each with an example. Numbers, units and words keep their meaning. For example, a
+superscript becomes a power, so that `3²` is never read as 32.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STEPS = (
     ("dashes before a value are minus signs", "−3 and –4", "-3 and -4"),
     ("quotation marks and full stops are plain", "“yes”。", '"yes".'),
 )
-"""Steps of `normalised`: a sentence, and a text before and after the step."""
+"""Steps of `normalised`. Each step has a description, and an example before and after the step."""
 
 _THOUGHTS = ("think", "thinking", "thought", "thoughts", "reasoning", "seed:think", "analysis")
 _THOUGHT_MARK = re.compile(
@@ -91,7 +91,7 @@ def _written_out(match: re.Match[str]) -> str:
 
 
 def without_thinking(text: str) -> str:
-    """Remove thoughts, which are between tags or in a channel of their own. An unclosed thought extends to the end."""
+    """Remove thoughts between tags or in a channel of their own. An unclosed thought extends to the end of the text."""
     if "think" not in text.lower() and "<" not in text:
         return text.strip()
     kept: list[str] = []
@@ -112,7 +112,7 @@ def without_thinking(text: str) -> str:
 
 
 def closing_brace(text: str, start: int) -> int:
-    """Return the index of the brace that closes the one before `start`; the end of the text if there is none."""
+    """Return the index of the brace that closes the brace before `start`, or the text's length if no brace does."""
     depth = 1
     for place in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[place], 0)
@@ -146,7 +146,7 @@ def is_corrected(text: str, place: int) -> re.Match[str] | None:
 
 
 def text_key(text: str) -> str:
-    r"""Return a text for comparison, regardless of case, decoration, final stop, `\text{}` and kinds of dashes."""
+    r"""Return a text for comparison, in which case, decoration, final stop, `\text{}` and kinds of dashes are equal."""
     text = re.sub(r"\\(?:text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"\s*[–—―]\s*", "-", text)
     return " ".join(text.strip(_DECORATION).replace("**", "").split()).casefold()

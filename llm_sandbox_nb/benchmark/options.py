@@ -1,4 +1,4 @@
-"""The arguments of `benchmark`, on the command line and in a notebook."""
+"""Arguments of `benchmark` on the command line and in a notebook."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _REPORT_CODES = (
 _SHARED_GROUPS = ("model", "limits", "sandbox")
 SCORE_OPTIONS = ("data", "workers", "judge_model", "judge_base_url", "judge_repeats")
 SCORE_SETTINGS = ("api_base", "api_key", "api_key_env", "isolation", "profile", "image", "network")
-"""Settings of `benchmark score`: for the judge, and for the sandboxes in which patches are tested."""
+"""Names of the settings that `benchmark score` needs for the judge, and for the sandboxes that test patches."""
 
 
 def modes(value: object) -> tuple[str, ...]:
-    """Parse modes, separated by commas. `llm-in-sandbox`, the name in the paper's package, means `sandbox`."""
+    """Parse modes that are separated by commas. `llm-in-sandbox`, the name in the paper's package, means `sandbox`."""
     words = (word.strip() for word in str(value).split(","))
     found = tuple(dict.fromkeys("sandbox" if word == "llm-in-sandbox" else word for word in words if word))
     if not found or any(word not in MODES for word in found):
@@ -37,7 +37,7 @@ def modes(value: object) -> tuple[str, ...]:
 
 
 def contexts(value: object) -> tuple[str, ...]:
-    """Parse the places of documents, separated by commas."""
+    """Parse the places of documents, which are separated by commas."""
     found = tuple(dict.fromkeys(word.strip() for word in str(value).split(",") if word.strip()))
     if not found or any(word not in ("files", "prompt") for word in found):
         raise ValueError("must be `files`, `prompt` or `files,prompt`")
@@ -83,14 +83,14 @@ _ACTIONS = ("list", "run", "report", "score", "compare")
 
 
 def benchmark_words(words: list[str]) -> list[str]:
-    """Insert the action `run` if it is missing, as in the command line of the paper's package."""
+    """Insert the action `run` if no action is given, as in the command line of the paper's package."""
     if not words or words[0] in (*_ACTIONS, "-h", "--help"):
         return words
     return ["run", *words]
 
 
 def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
-    """Add the actions to the parser of `benchmark`; return their parsers by name."""
+    """Add the actions to the parser of `benchmark`, and return the parsers of the actions by name."""
     actions = benchmark.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser, required=True)
     listing = actions.add_parser("list", help="list the tasks that come with the package")
     run = actions.add_parser(

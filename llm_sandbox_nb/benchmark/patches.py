@@ -1,7 +1,7 @@
-"""Apply a patch to a sandbox's repository, and restore the files that a patch may not change: tests and their settings.
+"""Application of a patch to the repository in a sandbox, and restoration of tests and settings that a patch changed.
 
-The tests decide the score, so a patch may not change them or the settings of their runner: both are restored to the
-base commit before the tests run. The tested code comes from the patch and runs in the same process as the tests:
+The tests decide the score, so a patch must not change them or the settings of their runner. Both are restored to the
+base commit before the tests run. The tested code comes from the patch and runs in the same process as the tests.
 `evidence` describes the protection against hostile code.
 """
 
@@ -32,13 +32,13 @@ _LONE_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 
 async def apply(box: Sandbox, patch: str, name: str) -> bool:
-    """Apply a patch to the files. A missing last line end is added, because git requires one."""
+    """Apply a patch to the files. A missing newline at the end is added, because git requires one."""
     path = await _write_patch(box, patch, name)
     return await _git(box, f"apply --whitespace=nowarn {shlex.quote(path)}") is not None
 
 
 async def files_of(box: Sandbox) -> list[str]:
-    """List the files of the repository, untracked files included."""
+    """List the files of the repository, including untracked files."""
     return await _git(box, "ls-files -z --cached --others") or []
 
 
@@ -59,15 +59,16 @@ async def restore_tests(box: Sandbox, tests: Iterable[str], test_patch: str) -> 
 
 
 async def kept_tree(box: Sandbox) -> str | None:
-    """Write all files to a git tree and return its name; None if git fails."""
+    """Write all files to a git tree, and return the name of the tree, or None if git fails."""
     tree = await _git(box, f"add -A --force . && {GIT} write-tree")
     return tree[0].strip() if tree else None
 
 
 async def steering_changes(box: Sandbox, tree: str, tests: Iterable[str]) -> set[str]:
-    """Return the tests and steering files that differ from a tree; the name of the tree if git fails.
+    """Return the files with tests or test settings that differ from a tree.
 
-    Compiled files are left out, because running tests creates them.
+    If git fails, return the name of the tree, so that the result is not empty. Compiled files are left out, because
+    running tests creates them.
     """
     changes = await _changes(box, tree)
     if changes is None:
@@ -88,7 +89,7 @@ async def _changes(box: Sandbox, tree: str) -> tuple[dict[str, bool], list[str]]
 def _deciding(
     touched: Mapping[str, bool], tests: Iterable[str], test_patch: Iterable[str], roots: Iterable[str]
 ) -> set[str]:
-    """Return the touched paths that affect test outcomes; `touched[path]` is True if the base has the path."""
+    """Return the touched paths that affect test outcomes. `touched[path]` is True if the base has the path."""
     files, packages = _files(tests)
     shadows = _RUNNER_MODULES - {root.removesuffix(".py") for root in roots}
     wanted = list(test_patch)
@@ -112,8 +113,8 @@ def _deciding(
 def _files(tests: Iterable[str]) -> tuple[set[str], set[str]]:
     """Return the files that may contain the tests, and packages that Python would import in place of these files.
 
-    Names of tests are `file::name`, or dotted as in unittest, where only the existing files show which part is the
-    file.
+    A test's name is `file::name`, or dotted as in unittest. Only the existing files show which part of a dotted name is
+    the file.
     """
     files, packages = set(), set()
     for test in tests:
@@ -167,7 +168,7 @@ async def _write_patch(box: Sandbox, patch: str, name: str) -> str:
 
 
 async def _git(box: Sandbox, command: str) -> list[str] | None:
-    """Return git's output, split at NUL bytes; None if git fails."""
+    """Return git's output, split at NUL bytes, or None if git fails."""
     done = await box.exec(["bash", "-c", f"{GIT} {command}"], cwd=box.directories.root)
     if done.exit_code != 0 or done.truncated:
         return None
@@ -175,7 +176,7 @@ async def _git(box: Sandbox, command: str) -> list[str] | None:
 
 
 async def _run_on_paths(box: Sandbox, command: str, paths: list[str]) -> bool:
-    """Run a command on any number of paths; return True on success."""
+    """Run a command on any number of paths, and return True on success."""
     names = "\0".join(paths).encode("utf-8", "surrogateescape")
     done = await box.exec(["bash", "-c", f"xargs -0 -r {command}"], stdin=names, cwd=box.directories.root)
     return done.exit_code == 0

@@ -1,4 +1,4 @@
-"""The progress of a benchmark: one row for each task and mode, updated as items begin and end."""
+"""Progress of a benchmark, with one row for each task and mode. The rows change as items begin and end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_NOTES = 3
 
 @dataclass
 class CellProgress:
-    """Progress of a task in one mode. `done` includes results of earlier starts; times are seconds since this start."""
+    """Progress of a task in one mode. `done` includes results of earlier starts. Times are seconds of this start."""
 
     task: str
     mode: str
@@ -25,14 +25,14 @@ class CellProgress:
     running: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     tokens: int = 0
-    """Tokens; the history of a conversation counts once and not for each request."""
+    """Token count. The history of a conversation counts once, and not for each request."""
     cost: float | None = 0.0
-    """US dollars; None if the cost of a result is unknown."""
+    """Cost in US dollars, or None if the cost of a result is unknown."""
     elapsed: float = 0.0
     rest: float | None = None
-    """Estimated seconds left; None while there is no estimate."""
+    """Estimated remaining seconds, or None while there is no estimate."""
     score: float | None = None
-    """Mean over problems so far, each with the mean of its repeats."""
+    """Mean score of the problems so far. The score of a problem is the mean of its repeats."""
 
 
 class _Cell:
@@ -59,7 +59,7 @@ class _Cell:
 
 
 class Progress:
-    """Counter of started items and results, for use in any thread.
+    """Counter of started items and results, which any thread can use.
 
     Args:
         items: all items of the benchmark.
@@ -75,7 +75,7 @@ class Progress:
         self._lock = threading.Lock()
         self._cells: dict[tuple[str, str], _Cell] = {}
         self.notes: deque[tuple[Key, str, str]] = deque(maxlen=_MAX_NOTES)
-        """The newest errors: key, kind and message."""
+        """Key, kind and message of the newest errors."""
         finished = set()
         for item in items:
             finished.add(item.key)
@@ -85,7 +85,7 @@ class Progress:
             if result.key in finished:
                 self._cell(result.key).add(result)
         self.before = self.done
-        """Results at the beginning of this start."""
+        """Number of results that existed before this start."""
 
     def began(self, item: Item) -> None:
         with self._lock:
@@ -112,7 +112,7 @@ class Progress:
                 cell.begun.clear()
 
     def rows(self) -> list[CellProgress]:
-        """Return the state of each task and mode, and a last row for all if there are several."""
+        """Return a row for each task and mode. If there are several rows, add a last row for all."""
         with self._lock:
             now = time.monotonic()
             rows = [self._row(cell, now) for cell in self._cells.values()]
@@ -143,7 +143,7 @@ class Progress:
         return CellProgress(**{**vars(row), "errors": Counter(row.errors)})
 
     def _pace(self, cell: _Cell) -> tuple[float, int]:
-        """Return the seconds and number of finished items of this cell; if it has none, those of all cells."""
+        """Return the seconds and the number of finished items of a cell, or of all cells if the cell has none."""
         if cell.ended:
             return cell.spent, cell.ended
         return sum(cell.spent for cell in self._cells.values()), sum(

@@ -1,7 +1,8 @@
 r"""Parser and exact comparison of numbers as people write them, with magnitude and unit.
 
-For example `65 432`, `12\,345`, `7,25`, `2×10^{-4}`, `1 3/4`, `6 million`, `80 km/h`, `€9`, `50 %`. Units are those of
-pint; a magnitude such as `million` is a factor. If both numbers have a unit, the units must agree: 9 kg equals 9000 g.
+Examples are `65 432`, `12\,345`, `7,25`, `2×10^{-4}`, `1 3/4`, `6 million`, `80 km/h`, `€9` and `50 %`. The package
+pint knows the units. A magnitude such as `million` is a factor. If both numbers have a unit, the units must agree:
+9 kg equals 9000 g.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _UNIT_TEXT_PATTERN = re.compile(
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number with its unit. `places` is the number of written decimals; None for an exact number."""
+    """Number with its unit. `places` is the number of written decimals, or None for an exact number."""
 
     value: Fraction
     places: int | None = None
@@ -140,7 +141,7 @@ def cleaned(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def quantities(text: str) -> tuple[Quantity, ...]:
-    """Return the possible meanings of a text that is one number, perhaps with a unit; empty for any other text."""
+    """Return the possible meanings of a text that is one number, perhaps with a unit. Other texts have no meanings."""
     text = re.sub(
         r"^(?:[≈~∼]|\\approx|\\sim|(?:about|approximately|around|roughly|circa|etwa|environ)\s)\s*",
         "",
@@ -185,7 +186,7 @@ _TENS = {
 
 
 def _in_words(text: str) -> Quantity | None:
-    """Parse a number below a thousand in English words, with the counted thing: "twenty-one days"."""
+    """Parse a number below a thousand in English words, with the counted thing, as in "twenty-one days"."""
     words = text.lower().rstrip(".").replace("-", " ").split()
     total, used = 0, 0
     for word in words:
@@ -232,7 +233,7 @@ def _value(match: re.Match[str]) -> tuple[Fraction, int | None] | None:
 
 
 def decimal_of(text: str) -> tuple[Fraction, int | None] | None:
-    """Parse a number in digits, and count its decimals: `1,234.5`, `1.234,5`, `7,25`, `65 432`."""
+    """Parse a number in digits, such as `1,234.5`, `1.234,5`, `7,25` or `65 432`, and count its decimals."""
     if _GROUPED.fullmatch(text):
         last = max(text.rfind("."), text.rfind(","))
         mark = text[last] if last >= 0 else ""
@@ -328,7 +329,7 @@ def _plain_unit(unit: str) -> str:
 
 
 _CONSTANTS = frozenset({"pi", "π", "e", "c", "k", "i", "R", "G", "n", "x"})
-"""Names in pint's registry that mean numbers or variables after a number."""
+"""Names in pint's registry that mean a constant or a variable if they follow a number."""
 
 
 @cache
@@ -340,7 +341,7 @@ def _registry() -> Any:
 
 @lru_cache(maxsize=1024)
 def _parsed(unit: str) -> Any:
-    """Return the unit of pint; None for an unknown unit."""
+    """Return pint's unit for a text, or None if the unit is unknown."""
     unit = _plain_unit(unit)
     if not unit or unit[0] in "_.-" or unit in _CONSTANTS or re.search(r"[^\w/^*·⋅° .²³Ωμ%-]", unit):
         return None
@@ -362,7 +363,7 @@ def _parsed(unit: str) -> Any:
 
 
 def _converted(value: Fraction, unit: str, other: str) -> Fraction | None:
-    """Convert a value to the other unit; None if the units do not agree."""
+    """Convert a value to the other unit. Return None if the units do not agree."""
     one, two = _parsed(unit), _parsed(other)
     if one is None and two is None:
         words, others = _stems(unit), _stems(other)

@@ -1,4 +1,4 @@
-"""A benchmark on a Ray cluster. The items run on all nodes, each with its own engine for sandboxes.
+"""Backend for a benchmark on a Ray cluster. Items run on all nodes, and each node has its own engine for sandboxes.
 
 One actor on each node runs many items at once. The driver process writes all results.
 """
@@ -20,13 +20,13 @@ from llm_sandbox_nb.benchmark.runner import MODEL_VALUES, SANDBOX_VALUES, Runner
 
 @dataclass(frozen=True)
 class ItemReply:
-    """The reply of a node. `record` is a tar file whose names are relative to the folder of all results."""
+    """Reply of a node. `record` is a tar file with names relative to the folder of all results."""
 
     result: Result | None = None
     answer: str | None = None
     record: bytes = b""
     fatal: str = ""
-    """Reason why the benchmark must stop; empty if it can continue."""
+    """Reason why the benchmark must stop. Empty if the benchmark can continue."""
 
 
 class Host(NodeActor):
@@ -59,12 +59,12 @@ class Host(NodeActor):
 
 
 class RayBackend:
-    """Runs items on a Ray cluster; see `item_pipeline.Backend`.
+    """Backend that runs items on a Ray cluster; see `item_pipeline.Backend`.
 
     Args:
         address: see `RayHosts`.
-        values: the values of the options; those for the model and the sandboxes go to the nodes.
-        options: folder of records, maximum number of running items in the whole cluster, attempts per item.
+        values: values of all options. The values for the model and the sandboxes are sent to the nodes.
+        options: options of the runner. `workers` is the maximum number of running items in the whole cluster.
 
     Raises:
         UsageError: if Ray is not installed, or the address has an unsupported form.

@@ -1,4 +1,4 @@
-"""The nodes of a Ray cluster, each with an actor that owns the sandboxes of the node; for benchmarks and training.
+"""Nodes of a Ray cluster for benchmarks and training. Each node has an actor that owns the sandboxes of the node.
 
 An actor runs many calls at once. If its actor or node dies, a call runs again on the least busy node. Records are
 written to a folder of the node and sent back with the result, so no shared file system is needed.
@@ -29,30 +29,30 @@ from llm_sandbox_nb.sandbox.leftover_folders import make_owned_folder, remove_le
 from llm_sandbox_nb.version import __version__
 
 MAX_DEATHS = 4
-"""Number of actors that die during a call until the call counts as lost."""
+"""Number of actors that must die during a call before the call counts as lost."""
 CONNECT_SECONDS = 20.0
-"""Seconds for the head of a cluster to answer."""
+"""Seconds in which the head of a cluster must answer."""
 START_SECONDS = 180.0
-"""Seconds for an actor to start on a node."""
+"""Seconds in which an actor must start on a node."""
 JOIN_SECONDS = 60.0
 """Seconds to wait for all nodes before the first call, so that the first nodes do not get all the work."""
 CLOSE_SECONDS = 60.0
-"""Seconds for an actor to close all its sandboxes."""
+"""Seconds in which an actor must close all its sandboxes."""
 TIDY_SECONDS = 60.0
-"""Seconds to remove the leftovers of a dead actor from its node."""
+"""Seconds in which the leftovers of a dead actor must be removed from its node."""
 NO_NODE_SECONDS = 120.0
-"""Seconds to wait for a new node after the last one is gone."""
+"""Seconds to wait for a new node after the last node is gone."""
 _LOOK_SECONDS = 5.0
 """Seconds between two polls of the list of nodes."""
 _T = TypeVar("_T")
 _PREFIX = "llm-sandbox-nb-host-"
 _LOCK = "lock"
 _EXIT_SECONDS = 10.0
-"""Seconds for the processes of a killed host to end."""
+"""Seconds in which the processes of a killed host must end."""
 
 
 class _Host:
-    """An actor on a node, which gets calls once ready."""
+    """Actor on a node. The actor gets calls as soon as `ready` is True."""
 
     def __init__(self, node: str, address: str, actor: Any) -> None:
         self.node, self.address, self.actor = node, address, actor
@@ -62,18 +62,20 @@ class _Host:
 
 
 class CallLostError(LLMSandboxError):
-    """Raised if every actor that got the call has died."""
+    """Error for a call if every actor that got the call has died."""
 
 
 class RayHosts:
-    """The nodes of a cluster, each with an actor. `async with` starts the actors and closes their sandboxes.
+    """Nodes of a cluster, each with an actor. `async with` starts the actors, and closes their sandboxes at its end.
 
     Args:
         address: `auto` (the cluster of this machine, or of $RAY_ADDRESS), or `HOST:PORT`.
-        kind: the class of the actors, with the methods `close` and `ready`, which returns the node's package version.
-        given: function that returns the arguments of the class; called once this process is connected.
+        kind: class of the actors. The method `ready` returns the version of this package on the node, and `close`
+            closes the sandboxes.
+        given: function that returns the arguments of the class. It is called for each actor, after this process has
+            connected.
         at_once: maximum number of simultaneous calls of an actor.
-        option: the option that holds the address, for messages.
+        option: name of the option for the address, which error messages contain.
 
     Raises:
         UsageError: if Ray is not installed, or the address has an unsupported form.
@@ -125,7 +127,7 @@ class RayHosts:
             await asyncio.to_thread(ray.shutdown)
 
     async def call(self, method: str, *arguments: Any) -> tuple[Any, str]:
-        """Call a method of the least busy actor; return its result and the address of its node.
+        """Call a method of the least busy actor. Return the result and the address of the actor's node.
 
         Raises:
             CallLostError: if every actor that got the call has died.
@@ -224,7 +226,7 @@ class RayHosts:
 
 
 def make_actor(kind: type, at_once: int) -> Any:
-    """Start an actor anywhere in the connected cluster. It ends when its last handle is deleted."""
+    """Start an actor anywhere in the connected cluster. The actor ends when its last handle is deleted."""
     import ray
 
     actor: Any = ray.remote(kind)
@@ -232,7 +234,7 @@ def make_actor(kind: type, at_once: int) -> Any:
 
 
 async def _ready(host: _Host) -> bool:
-    """Return True once an actor can be used, False if its node has died.
+    """Return True as soon as an actor can be used, and False if the actor cannot start or its node has died.
 
     Raises:
         FatalError: if the node lacks this package, or has another version.
@@ -294,12 +296,12 @@ def _line(error: BaseException, index: int) -> str:
 
 
 def own_folder() -> tuple[Path, int]:
-    """Make a folder for the records of an actor, and a lock file that shows that its process is running."""
+    """Make a folder for the records of an actor. Its lock file shows that the actor's process is running."""
     return make_owned_folder(_PREFIX, _LOCK)
 
 
 class NodeActor:
-    """Base of the actor of a node, with a folder for records. `close` cancels its calls."""
+    """Base class of a node's actor, with a folder for records. `close` cancels the running calls."""
 
     def __init__(self) -> None:
         remove_left_folders(_PREFIX, _LOCK)
@@ -308,7 +310,7 @@ class NodeActor:
         self._closing = False
 
     async def ready(self) -> str:
-        """Return the version of this package on the node, once the node is ready."""
+        """Return the version of this package on the node as soon as the node is ready."""
         return __version__
 
     async def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -338,7 +340,7 @@ def tidy() -> None:
 
 
 def packed(folder: Path) -> bytes:
-    """Return the files below `folder` as a tar file; empty if there are none."""
+    """Return the files below `folder` as a tar file, or no bytes if the folder does not exist."""
     if not folder.is_dir():
         return b""
     data = io.BytesIO()

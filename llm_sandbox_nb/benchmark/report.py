@@ -1,4 +1,4 @@
-"""The report of a folder of results: as text, and as one HTML file.
+"""Report of a folder of results, as text or as one HTML file.
 
 Scores are means over items. Two modes are compared over the items that both modes have. `statistics` computes the
 intervals.
@@ -33,7 +33,7 @@ LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
 
 
 def problem_of(result: Result) -> str:
-    """Return the key of a result's problem, equal for its repeats and copies; in old results, the id of the row."""
+    """Return the key of a result's problem, which repeats and copies share. Old results only have the row's id."""
     return result.problem or result.item
 
 
@@ -49,7 +49,7 @@ def item_scores(results: Iterable[Result], group: Callable[[Result], str] = prob
 def repeat_scores(
     results: Iterable[Result], group: Callable[[Result], str] = problem_of
 ) -> dict[str, list[float]]:
-    """Return the scores of the scored repeats of each problem."""
+    """Return the scores of each problem, one for each scored repeat."""
     found: dict[str, list[float]] = {}
     for result in results:
         if result.score is not None and not result.error_kind:
@@ -58,14 +58,17 @@ def repeat_scores(
 
 
 def common_group(*sides: Iterable[Result]) -> Callable[[Result], str]:
-    """Return the function that gives the key for matching results: the problem if all results have it, else the id."""
+    """Return the function that computes the key for matching results.
+
+    The key is the problem if all results have a problem, and the id of the row otherwise.
+    """
     return problem_of if all(result.problem for side in sides for result in side) else item_of
 
 
 def cell_row(
     task: str, mode: str, results: Sequence[Result], planned: int = 0, spent: Spent | None = None
 ) -> dict[str, Any]:
-    """Return the row of one task in one mode. `planned` is the planned number of results; 0: the existing number."""
+    """Return the table row of one task in one mode. `planned` is the planned number of results, or 0 if unknown."""
     scores = score_interval(list(item_scores(results).values()))
     good = [result for result in results if not result.error_kind]
     done = throughput(Times(0.0, 0.0, result.wall_time, result.started) for result in good)
@@ -112,7 +115,10 @@ def cell_row(
 def compare(
     task: str, first: tuple[str, Sequence[Result]], second: tuple[str, Sequence[Result]]
 ) -> dict[str, Any] | None:
-    """Compare two sides over their common items; None without common items. The delta is `first` - `second`."""
+    """Compare two sides over their common items. The delta is `first` - `second`.
+
+    Return None if there are no common items.
+    """
     group = common_group(first[1], second[1])
     ours, theirs = item_scores(first[1], group), item_scores(second[1], group)
     found = paired(ours, theirs)
@@ -134,7 +140,7 @@ def compare(
 
 
 def _tokens(results: Iterable[Result], items: Iterable[str], group: Callable[[Result], str]) -> float:
-    """Return the sum of the mean tokens per item; the history of a conversation counts once."""
+    """Return the sum of the mean token counts of the items. The history of a conversation counts once."""
     wanted = set(items)
     found: dict[str, list[int]] = {}
     for result in results:
@@ -149,9 +155,9 @@ def tables(
     planned: Mapping[tuple[str, str], int] = MappingProxyType({}),
     spent: Mapping[tuple[str, str], Spent] = MappingProxyType({}),
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the rows of all cells, and of all comparisons of two modes of one task.
+    """Return the table rows of all cells, and the rows that compare two modes of a task.
 
-    `planned` and `spent` map task and mode to the planned number of results and to the consumption.
+    `planned` maps task and mode to the planned number of results, and `spent` to the tokens, cost and time spent.
     """
     cells: dict[tuple[str, str], list[Result]] = {key: [] for key in planned}
     for result in results:
@@ -274,7 +280,7 @@ def summary(out: Path) -> dict[str, Any]:
 
 
 def _results_of(out: Path) -> list[Result]:
-    """Return the results of a folder that count. Raises ResultsError if there are none."""
+    """Return the counted results of a folder. Raise ResultsError if there are none."""
     if results := counted_results(out):
         return results
     raise ResultsError(f"There are no results in {out}: give the --out folder of `benchmark run`.")
@@ -333,7 +339,7 @@ def _passes(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _spent(row: Mapping[str, Any]) -> str:
-    """Return a line about the consumption of one task and mode, lost attempts included."""
+    """Return a line about the tokens, cost and time spent on one task and mode, including lost attempts."""
     lost = row["spent_attempts"] - row["answered"]
     more = f", {lost} of them lost or failed" if lost > 0 else ""
     cost = "cost unknown" if row["spent_cost"] is None else format_cost(row["spent_cost"])
@@ -423,7 +429,7 @@ def _tables(found: Mapping[str, Any], columns: Sequence[str]) -> str:
 
 
 def as_html(out: Path, found: Mapping[str, Any], title: str = "Benchmark") -> str:
-    """Return the report as a page, with plots of the runs' behaviour."""
+    """Return the report as an HTML page, with plots of the runs' behaviour."""
     from llm_sandbox_nb.analysis import plots
     from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame
     from llm_sandbox_nb.analysis.load import load_runs

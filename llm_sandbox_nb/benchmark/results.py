@@ -1,4 +1,4 @@
-"""Results: one JSON line for each attempt at an item, written at once to files that survive a crash."""
+"""Results of a benchmark: one JSON line for each attempt at an item, written at once to files that survive a crash."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from llm_sandbox_nb.errors import LLMSandboxError
 FILE = "results.jsonl"
 CONFIG = "config.json"
 SCORER = "scorer"
-"""Error kind of an answer without a score because the scorer failed, did not end, or returned no score."""
+"""Error kind of an answer that has no score because the scorer failed, did not end, or returned no score."""
 JUDGE = "judge"
-"""Error kind of an answer without a score because requests to the judge failed."""
+"""Error kind of an answer that has no score because requests to the judge failed."""
 ANSWERED = ("", SCORER, JUDGE)
 """Error kinds of results whose answer is kept."""
 Key = tuple[str, str, str, int]
 
 
 class ResultsError(LLMSandboxError, ValueError):
-    """Raised if a folder of results cannot be used. The message is one sentence with the remedy."""
+    """Error for a folder of results that cannot be used. The message is one sentence with the remedy."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one item. Times are seconds, `started` since the epoch, `cost` US dollars."""
+    """Result of one item. Times are in seconds, `started` in seconds since the epoch, and `cost` in US dollars."""
 
     task: str
     mode: str
@@ -38,12 +38,12 @@ class Result:
     item: str
     repeat: int
     score: float | None = None
-    """Score from 0 to 1; None if not scored because of an error, or for the reason in `detail`."""
+    """Score from 0 to 1. None if the answer was not scored because of an error, or for the reason in `detail`."""
     detail: str = ""
     answer: str | None = None
     stop_reason: str | None = None
     error_kind: str = ""
-    """Kind of the failure; empty if nothing failed, so that the score counts."""
+    """Kind of the failure. Empty if nothing failed, so that the score counts."""
     error: str = ""
     cut_replies: int = 0
     """Number of incomplete replies that were accepted; see `BROKEN_OFF`."""
@@ -58,21 +58,21 @@ class Result:
     model_time: float = 0.0
     tool_time: float = 0.0
     memory_peak: int | None = None
-    """Peak memory of the sandbox in bytes; None if unknown, or if the sandbox had served another item before."""
+    """Peak memory of the sandbox in bytes. None if unknown, or if the sandbox had served another item before."""
     disk: int | None = None
-    """Bytes of the sandbox's files at the end, without those of the image."""
+    """Size of the sandbox's files at the end in bytes, without the files of the image."""
     run: str = ""
     """The run's folder, relative to the folder of all results."""
     row: str = ""
-    """See `Row.digest`; empty in results of earlier versions, like the next fields."""
+    """`Row.digest` of the item's row. This field and the next fields are empty in results of earlier versions."""
     question: str = ""
     prompt: str = ""
     scorer: str = ""
-    """Digests of question, prompt and scorer: see `digests`."""
+    """Digest of the scorer, like `question` and `prompt`: see `digests`."""
     problem: str = ""
-    """See `Row.problem`; equal for copies of a problem."""
+    """`Row.problem` of the item's row, which is equal for copies of a problem."""
     prompts: str = ""
-    """Origin of the prompts, if not the task's: `llm-in-sandbox 0.2.0`."""
+    """Origin of the prompts, such as `llm-in-sandbox 0.2.0`. Empty if they are the task's own prompts."""
     version: str = ""
     """Version of this package that made the answer."""
     reused: bool = False
@@ -80,7 +80,7 @@ class Result:
 
     @property
     def key(self) -> Key:
-        """Identity of the item: a later result with the same key replaces this one."""
+        """Identity of the item. A later result with the same key replaces this result."""
         return self.task, self.mode, self.item, self.repeat
 
 
@@ -92,7 +92,7 @@ def cell_folder(out: Path, task: str, mode: str) -> Path:
 
 
 def write_result(out: Path, result: Result) -> None:
-    """Append a result; it survives the end of this process at any time."""
+    """Append a result to its file, so that the result survives the end of this process at any time."""
     folder = cell_folder(out, result.task, result.mode)
     folder.mkdir(parents=True, exist_ok=True)
     append_line(folder / FILE, asdict(result))
@@ -112,7 +112,7 @@ def all_results(out: Path) -> Iterator[Result]:
 
 @lru_cache(maxsize=32)
 def _results_in(path: Path, size: int, changed: int) -> tuple[Result, ...]:
-    """Read the results of a file; cached until its size or time changes, because a start reads it several times."""
+    """Read the results of a file. They are cached until the file changes, because a start reads them several times."""
     return tuple(_result(path, record) for record in read_lines(path))
 
 
@@ -150,13 +150,13 @@ def count_errors(results: Iterable[Result]) -> dict[str, int]:
 
 
 def append_line(path: Path, record: object) -> None:
-    """Append one record as a JSON line in one write, so that a crash leaves at most one incomplete line."""
+    """Append a record as a JSON line. The line is a single write, so a crash leaves at most one incomplete line."""
     data = (json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8", "replace")
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
         size = os.fstat(file).st_size
         if size and os.pread(file, 1, size - 1) != b"\n":
-            # a crash left an incomplete line: end it, so that this record has a line of its own
+            # A crash left an incomplete line. This line is ended, so that the new record has a line of its own.
             data = b"\n" + data
         while data:
             data = data[os.write(file, data) :]
@@ -165,7 +165,7 @@ def append_line(path: Path, record: object) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the complete records of a file, without lines that a crash left unfinished."""
+    """Return the complete records of a file. Lines that a crash left unfinished are skipped."""
     if not path.exists():
         return []
     found = []

@@ -1,4 +1,4 @@
-"""Collects the outcomes of tests in a separate process, which forwards each line at once.
+"""Collector of test outcomes, which is a separate process and forwards each line at once.
 
 This runs in sandboxes, so it needs only Python 3.6 and the standard library. Outcomes from `results_sender` go through
 a socket to this process and its output. No other process can change them there, not even a process of the same user,
@@ -16,12 +16,12 @@ import socket
 import sys
 
 MAX_BYTES = 64 * 1024**2
-"""Maximum bytes of all outcomes together, beyond which the process exits."""
+"""Maximum size of all outcomes together in bytes. If there are more, the process exits."""
 PR_SET_DUMPABLE = 4
 
 
 def collect(path: str, last: bytes) -> None:
-    """Forward lines until the line `last` arrives, then the lines that other connections sent before it."""
+    """Forward lines until the line `last` arrives. Then forward the lines that other connections sent earlier."""
     waiting = selectors.DefaultSelector()
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     server.bind(path)
@@ -55,7 +55,7 @@ def collect(path: str, last: bytes) -> None:
 
 
 def main() -> None:
-    """Make this process untraceable, and collect."""
+    """Make this process untraceable, and collect the outcomes."""
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     path, last = sys.stdin.read().split("\n")[:2]
     collect(path, last.encode("ascii"))

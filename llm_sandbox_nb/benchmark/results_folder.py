@@ -1,4 +1,4 @@
-"""The folder of a benchmark: settings, plan, and the lock against a second start."""
+"""Folder of a benchmark: its settings, its plan, and the lock against a second start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from llm_sandbox_nb.trajectory.whole_file import write_whole
 LOCK = "lock"
 PLAN = "plan"
 _JUDGE_KEY = "judge_model"
-"""Setting that a later start may add: only judged tasks use it, and they do not begin without it."""
+"""Name of the judge setting. A later start may add a judge: tasks with a judge do not begin without this setting, and
+other tasks ignore it."""
 
 
 @dataclass
@@ -28,9 +29,9 @@ class PlannedCell:
     task: str
     mode: str
     source: str = ""
-    """The name or the folder of the task."""
+    """Name or folder of the task."""
     data: str | None = None
-    """Value of `--data`; None: the task's own."""
+    """Value of `--data`, or None for the task's own data."""
     rows: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -39,7 +40,7 @@ class PlannedCell:
 
 
 class FolderLock:
-    """Lock of a folder of results against a second start, until `release` or the end of this process.
+    """Lock that keeps a second start out of a folder of results, until `release` or the end of this process.
 
     Raises:
         ResultsError: if another start is using the folder.
@@ -75,7 +76,7 @@ class FolderLock:
 
 
 def read_config(out: Path) -> dict[str, Any]:
-    """Read `config.json`; empty if the file does not exist.
+    """Read `config.json`. Return an empty dictionary if the file does not exist.
 
     Raises:
         ResultsError: if the file cannot be read.
@@ -90,10 +91,10 @@ def read_config(out: Path) -> dict[str, Any]:
 
 
 def check_config(out: Path, config: dict[str, Any]) -> None:
-    """Store the settings of these results, or check that they equal those of an earlier start.
+    """Store the settings of a folder's results, or check that an earlier start had the same settings.
 
     Raises:
-        ResultsError: if they differ, because results of different settings may not share a folder.
+        ResultsError: if the settings differ, because results of different settings must not share a folder.
     """
     before = read_config(out)
     plan = before.pop(PLAN, [])
@@ -112,7 +113,7 @@ def check_config(out: Path, config: dict[str, Any]) -> None:
 
 
 def change_judge(out: Path, judge_model: str | None) -> None:
-    """Store another judge, after it has scored all answers again."""
+    """Store another judge, which scores all answers of the folder again."""
     config = read_config(out)
     if judge_model and config.get(_JUDGE_KEY) != judge_model:
         _write_config(out, config | {_JUDGE_KEY: judge_model})
@@ -127,7 +128,7 @@ def _write_config(out: Path, config: dict[str, Any]) -> None:
 
 
 def read_plan(out: Path) -> list[PlannedCell]:
-    """Read the plan of a folder, with a cell for each task and mode; empty for a folder of an earlier version.
+    """Read the plan of a folder, with a cell for each task and mode. A folder of an earlier version has no cells.
 
     Raises:
         ResultsError: if `config.json` cannot be read.
@@ -139,7 +140,7 @@ def read_plan(out: Path) -> list[PlannedCell]:
 
 
 def add_to_plan(out: Path, cells: Iterable[PlannedCell], rows: Mapping[str, Iterable[str]]) -> None:
-    """Add cells to the plan. `rows` are the current ids of a task's rows; all other rows are removed from the plan."""
+    """Add cells to the plan. `rows` has the current row ids of each task. The plan loses rows with other ids."""
     known = {(cell.task, cell.mode): cell for cell in read_plan(out)}
     for cell in cells:
         before = known.get((cell.task, cell.mode))

@@ -1,4 +1,4 @@
-"""Rows: problems of a task, in the schema that the paper's authors published."""
+"""Rows of a task's data, each with a problem, in the schema that the paper's authors published."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from llm_sandbox_nb.trajectory.events import clean_text
 
 
 class DataError(LLMSandboxError, ValueError):
-    """Raised if data cannot be used. The message is one sentence with the remedy."""
+    """Error for data that cannot be used. The message is one sentence with the remedy."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A problem. Only the scorer reads `ground_truth`, which is never in a prompt or a sandbox."""
+    """Problem of a task. `ground_truth` is for the scorer, and is never in a sandbox or in a prompt of this package."""
 
     id: str
     problem_statement: str
     ground_truth: str
     domain: str = ""
     input_files: Mapping[str, str] = field(default_factory=dict)
-    """Texts of the input files, by their names, which may contain folders."""
+    """Texts of the input files, by file name. A name may contain folders."""
     qa_type: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """All other columns, for the scorer."""
 
     @property
     def digest(self) -> str:
-        """Digest of the whole content, to detect that a row with the same id has changed."""
+        """Digest of the whole content. Another digest for the same id means that the row has changed."""
         whole = json.dumps([vars(self)], sort_keys=True, default=_in_words)
         return hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:16]
 
     @property
     def problem(self) -> str:
-        """Digest of question, documents and answer: equal for copies of a problem with different ids."""
+        """Digest of question, documents and answer, which is equal for copies of a problem with different ids."""
         place = {name: self.extra.get(name) for name in ("image", "repository")}
         whole = [self.problem_statement, dict(self.input_files), self.ground_truth, place]
         text = json.dumps(whole, sort_keys=True, default=_in_words)
@@ -53,8 +53,8 @@ class Row:
 def repeats_of_rows(rows: Iterable[Row], repeats: int) -> dict[str, int]:
     """Return the number of repeats of each row, by id.
 
-    Each problem is repeated `repeats` times in total: copies with different ids share this number, but each row has at
-    least one repeat.
+    Each problem is repeated `repeats` times in total. Copies of a problem with different ids share this number, but
+    each row has at least one repeat.
     """
     copies: dict[str, list[Row]] = {}
     for row in rows:
@@ -67,7 +67,7 @@ def repeats_of_rows(rows: Iterable[Row], repeats: int) -> dict[str, int]:
 
 
 def _in_words(value: Any) -> str:
-    """Convert a value of a type that JSON lacks to a text that is the same in every process."""
+    """Convert a value that JSON cannot express to a text that is the same in every process."""
     if isinstance(value, bytes):
         return hashlib.sha256(value).hexdigest()
     return str(value) if isinstance(value, date | Decimal) else type(value).__qualname__
@@ -77,7 +77,7 @@ _COLUMNS = ("id", "problem_statement", "ground_truth", "domain", "input_files", 
 
 
 def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | None = None) -> Row:
-    """Make a row from a record. `names` maps this package's column names to those of the data.
+    """Make a row from a record. `names` maps this package's column names to the names in the data.
 
     Raises:
         DataError: if the problem is missing or empty, or `input_files` is not a mapping of names to texts.
@@ -112,14 +112,14 @@ def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | 
 
 
 def _as_text(value: Any) -> str:
-    """Return a column as text. Null and NaN, which tables have for missing values, become empty."""
+    """Return the value of a column as text. Null and NaN stand for missing values, and become an empty text."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _files(value: Any, number: int) -> dict[str, str]:
-    """Parse the files of a row, a mapping or its JSON text. An empty column (`null`, `""`, `{}`) means no files."""
+    """Parse the files of a row from a mapping or its JSON text. An empty column (`null`, `""`, `{}`) means no files."""
     if isinstance(value, str):
         try:
             value = json.loads(value) if value.strip() else {}

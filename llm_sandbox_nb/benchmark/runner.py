@@ -1,4 +1,4 @@
-"""The runner of a benchmark: runs many items at the same time, and writes each result at once."""
+"""Runner of a benchmark, which runs many items at the same time and writes each result at once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ SAMPLING_VALUES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty
 _RUN_OPTIONS = {
     option.sets: option.name for option in (*MODEL_OPTIONS, *LIMIT_OPTIONS) if option.sets in OPTION_DEFAULTS
 }
-"""Options of a benchmark by the fields of `RunOptions` that they set. `context` is missing: it means documents here."""
+"""Names of benchmark options, by the field of `RunOptions` that they set.
+
+`context` is missing, because the option of this name has another meaning in a benchmark.
+"""
 MODEL_VALUES = (
     *(option.name for option in MODEL_OPTIONS),
     *_RUN_OPTIONS.values(),
@@ -52,7 +55,7 @@ SANDBOX_VALUES = tuple(option.name for option in SANDBOX_OPTIONS)
 
 @dataclass(frozen=True)
 class RunnerOptions:
-    """Options of a runner. `attempts` is the maximum number of tries of a failing item per start."""
+    """Options of a runner. `attempts` is the maximum number of times that a start tries a failing item."""
 
     out: Path
     workers: int = 8
@@ -66,13 +69,16 @@ class RunnerOptions:
 def plan(
     tasks: Iterable[tuple[Task, list[Row]]], modes: Iterable[str], repeats: int | None = None
 ) -> list[Item]:
-    """Return all items; the first repeat of every row comes before all second repeats."""
+    """Return all items. The first repeat of every row comes before all second repeats."""
     counted = [(task, rows, repeats_of_rows(rows, repeats or task.repeats)) for task, rows in tasks]
     return items_of(counted, modes)
 
 
 def items_of(tasks: Iterable[tuple[Task, list[Row], Mapping[str, int]]], modes: Iterable[str]) -> list[Item]:
-    """Return the items of these rows, all first repeats first. `repeats` maps ids to numbers of repeats."""
+    """Return the items of the given rows, sorted by repeat.
+
+    The mapping of each task contains the number of repeats of each row, by id.
+    """
     found = [
         Item(task, row, mode, repeat)
         for task, rows, repeats in tasks
@@ -84,9 +90,9 @@ def items_of(tasks: Iterable[tuple[Task, list[Row], Mapping[str, int]]], modes: 
 
 
 class Runner:
-    """Runs items. `on_begin` is called with each item, and `on_result` with each written result.
+    """Runner of items. `on_begin` is called with each item, and `on_result` with each written result.
 
-    `backend` runs the items; the default is this process.
+    `backend` runs the items. By default, the items run in this process.
     """
 
     def __init__(
@@ -107,7 +113,7 @@ class Runner:
         )
 
     def open_items(self, items: Iterable[Item]) -> list[Item]:
-        """Return the items without a result, with a failed result, or with a score of an outdated scorer."""
+        """Return the items that have no result, a failed or unscored result, or a score of an outdated scorer."""
         results = {result.key: result for result in read_results(self.options.out)}
         return [item for item in items if self._is_open(item, results.get(item.key))]
 
@@ -199,7 +205,7 @@ class Runner:
         result = signed(result, item.task, item.row, self.judge)
         try:
             result = await judged(self.judge, item, result, answer)
-        except (FatalError, asyncio.CancelledError) as error:  # the answer was paid for: keep it
+        except (FatalError, asyncio.CancelledError) as error:  # the answer was paid for, so keep it
             self._keep(unjudged(result, answer, str(error) or "the judge was interrupted"))
             raise
         if item.task.scorer == "judge":
@@ -213,7 +219,7 @@ class Runner:
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all coroutines concurrently; the first failure cancels the others."""
+    """Run all coroutines concurrently. The first failure cancels the other coroutines."""
     try:
         async with asyncio.TaskGroup() as group:
             for coroutine in work:
@@ -235,7 +241,7 @@ def image_of(task: Task, row: Row) -> str | None:
 
 
 def make_opener(isolation: str = "auto", **options: Any) -> Opener:
-    """Return a function that opens sandboxes with these options; the image of a row replaces `image`."""
+    """Return a function that opens sandboxes with the given options. The image of a row replaces `image`."""
 
     def opener(task: Task, row: Row) -> OpeningSandbox:
         image = image_of(task, row)
@@ -249,7 +255,7 @@ def make_opener(isolation: str = "auto", **options: Any) -> Opener:
 
 
 def how_of(values: Mapping[str, Any]) -> HowToAsk:
-    """Return the model and the settings of requests for the values of `MODEL_VALUES`.
+    """Return the model and its settings for the values of the options in `MODEL_VALUES`.
 
     Raises:
         ModelError: if the script does not exist, or an address or key is invalid.
@@ -269,7 +275,7 @@ def how_of(values: Mapping[str, Any]) -> HowToAsk:
 
 
 def opener_of(values: Mapping[str, Any]) -> Opener:
-    """Return a function that opens sandboxes, for the values of `SANDBOX_VALUES`."""
+    """Return a function that opens sandboxes with the values of the options in `SANDBOX_VALUES`."""
     return make_opener(
         values["isolation"],
         profile=values["profile"],

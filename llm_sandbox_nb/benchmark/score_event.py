@@ -1,4 +1,4 @@
-"""The score of a benchmark in the record of its run, as a check that was added after the end."""
+"""Score of a benchmark in the journal of a run. The score is a check that is added after the end of the run."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _OUTCOMES: dict[float | None, Literal["passed", "failed", "error"]] = {
 def record_score(folder: Path, trajectory: Trajectory, scorer: str, score: Score) -> None:
     """Add a score, or the failure of the scorer, to the journal in `folder`.
 
-    Score 1 is a passed check, 0 a failed check. In isolation `process`, a run could tamper with a scorer that works in
-    a sandbox.
+    Score 1 is a passed check, and score 0 is a failed check. In the isolation `process`, a run could tamper with a
+    scorer that works in a sandbox, so the check is not marked as protected.
 
     Raises:
         JournalError, OSError: if the journal cannot be written.
@@ -63,10 +63,10 @@ def record_score(folder: Path, trajectory: Trajectory, scorer: str, score: Score
 
 
 def record_result(out: Path, result: Result, scorer: str) -> None:
-    """Add a later score, such as a judge's, to the record of its run below `out`, if the record exists.
+    """Add a later score, such as the score of a judge, to the journal of its run below `out`, if the journal exists.
 
     Raises:
-        JournalError, OSError: if the record cannot be read or written.
+        JournalError, OSError: if the journal cannot be read or written.
     """
     folder = out / result.run
     if result.run and (folder / JOURNAL).is_file():

@@ -1,4 +1,4 @@
-"""All rule-based scorers by name, and the routing of the context-based training tasks."""
+"""Rule-based scorers by name, and the scorer `routed`, which chooses a rule for each row of the training tasks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ REWARDED_BY_DOMAIN = ("math", "physics", "chem", "biomed", "instruct_follow")
 
 
 def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
-    """Score like the reward of the paper's package: by domain, otherwise by the kind of question.
+    """Score like the reward of the paper's package: by domain or, in other domains, by the kind of question.
 
-    Mathematics and physics are scored by equality, chemistry and biomedicine as multiple choice, instructions by their
-    constraints. In other domains, a multiple-choice question is scored by its letter, or by F1 if several answers are
-    right; free text by equality or ROUGE-L. This package adds three kinds: "extraction" and a list without a kind
-    are scored by F1; a single letter without a kind is a choice.
+    Mathematics and physics are scored by equality, chemistry and biomedicine as multiple choice, and instructions by
+    their constraints. In other domains, a multiple-choice question is scored by its letter, or by F1 if several answers
+    are right. Free text is scored by equality or ROUGE-L. This package adds three kinds: "extraction" and a list
+    without a kind are scored by F1, and a single letter without a kind is scored as a choice.
     """
     domain = row_domain(row)
     if domain in ("math", "physics"):
@@ -48,7 +48,10 @@ def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
 
 
 def row_domain(row: Mapping[str, Any]) -> str:
-    """Return the domain by which `routed` scores a row ("math" for "math_mini"); empty if the kind decides."""
+    """Return the domain by which `routed` scores a row, such as "math" for "math_mini".
+
+    Return an empty text if the kind of question decides.
+    """
     named = str(row.get("domain") or "").casefold()
     return next((domain for domain in REWARDED_BY_DOMAIN if re.fullmatch(rf"{domain}(_\w+)?", named)), "")
 
@@ -76,7 +79,7 @@ def _is_list(gold: str) -> bool:
 
 
 def _free(answer: str, gold: str) -> Score:
-    """Score by equality, else by ROUGE-L, except for numbers: 10.0.0.9 would get a high score for 10.0.0.7."""
+    """Score by equality or ROUGE-L. Numbers are scored only by equality, because 10.0.0.9 is not nearly 10.0.0.7."""
     equal = math_equal(answer, gold)
     if equal.value == 1.0 or (
         re.search(r"\d", gold) and len(_WORD.findall(gold)) <= 3 and equal.value is not None
@@ -104,13 +107,14 @@ def _options(row: Mapping[str, Any]) -> int:
 def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]) -> Score:
     """Score one answer. `scorer` is a name of `RULES`, or the path of a Python file with `score(answer, gold, **row)`.
 
-    The function of the file returns a number from 0 to 1, None, or a `Score`. If it has a parameter `output_files`, it
-    receives the names and paths of the files in the run's output folder, and also scores runs without an answer.
+    The function in the file returns a number from 0 to 1, None, or a `Score`. If the function has a parameter
+    `output_files`, it receives the names and paths of the files in the run's output folder, and also scores runs
+    without an answer.
     """
     function = None if scorer in RULES else load_scorer(Path(scorer))
     parameters = list(inspect.signature(function).parameters) if function is not None else []
     by_files = "output_files" in parameters
-    # NaN for a missing value: some callers pass the column of a table unchanged
+    # The value may be NaN, because some callers pass the column of a table unchanged.
     if gold is None or gold != gold:
         gold = ""
     if not by_files and (answer is None or not answer.strip()):
@@ -120,7 +124,7 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
         return NO_GOLD
     if function is None:
         return RULES[scorer](answer, gold, row)
-    # the first two parameters are given already, also if the data has columns with their names
+    # The first two parameters are already given, even if the data has columns with the same names.
     returned = function(answer, gold, **{name: row[name] for name in row if name not in parameters[:2]})
     score = returned if isinstance(returned, Score) else Score(returned)
     if score.value is None:
@@ -132,7 +136,7 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
 
 
 def gold_problem(scorer: str, row: Row) -> str:
-    """Return the reason why this scorer cannot score a row; empty if it can. A custom scorer accepts any row."""
+    """Return the reason why a scorer cannot score a row, or an empty text if it can. Custom scorers accept any row."""
     if scorer == "ifbench" or (scorer == "routed" and row_domain(vars(row)) == "instruct_follow"):
         identities, _ = constraints_of(row.ground_truth, row.extra)
         return "" if identities else "has no instruction_id_list with kwargs, one for each constraint"
@@ -142,7 +146,7 @@ def gold_problem(scorer: str, row: Row) -> str:
 
 
 class ScorerError(LLMSandboxError, ValueError):
-    """Raised if the Python file of a task cannot be used. The message is one sentence with the remedy."""
+    """Error for a task's Python file that cannot be used. The message is one sentence with the remedy."""
 
 
 def load_scorer(path: Path) -> Callable[..., Any]:
@@ -158,7 +162,10 @@ def load_scorer(path: Path) -> Callable[..., Any]:
 
 
 def load_asker(path: Path) -> Callable[[Mapping[str, Any]], str]:
-    """Return the function `create_prompt` of a task's Python file; without it, a function that returns the problem."""
+    """Return the function `create_prompt` of a task's Python file.
+
+    If the file does not define the function, return a function that returns the problem.
+    """
     return _function(path, "create_prompt") or (lambda row: str(row["problem_statement"]))
 
 

@@ -15,15 +15,15 @@ from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
 from llm_sandbox_nb.trajectory.run_folder import FILES
 
 DEADLINE_SECONDS = 60.0
-"""Seconds for one request."""
+"""Maximum seconds for one request."""
 _MAX_REPLY_BYTES = 64 * 1024**2
-"""Maximum bytes of a reply; large because a prompt contains whole documents."""
+"""Maximum size of a reply in bytes. The limit is high because a prompt contains whole documents."""
 _PIPE_SECONDS = 5.0
-"""Seconds for the pipes of a worker to close."""
+"""Seconds in which the pipes of a killed worker must close."""
 
 
 def row_columns(row: Row) -> dict[str, Any]:
-    """Return the columns of a row except the gold answer, by published names, for the Python files of a task."""
+    """Return the columns of a row that a task's Python files get: all except the gold answer, by published name."""
     columns: dict[str, Any] = json.loads(json.dumps(dict(row.extra), default=str))
     return columns | {
         "id": row.id,
@@ -35,7 +35,7 @@ def row_columns(row: Row) -> dict[str, Any]:
 
 
 class Scoring:
-    """Pool of a few workers, started on demand, and ended at the end of `async with Scoring() as scoring:`."""
+    """Pool of a few workers that are started on demand. They end with the block `async with Scoring() as scoring:`."""
 
     def __init__(self, workers: int = 1, deadline: float = DEADLINE_SECONDS) -> None:
         self.deadline = deadline
@@ -59,11 +59,11 @@ class Scoring:
         return Score(reply["value"], str(reply["detail"]))
 
     async def check(self, scorer: str) -> str:
-        """Return the reason why a scorer's Python file cannot be used; empty for a usable file."""
+        """Return the reason why a scorer's Python file cannot be used, or an empty text for a usable file."""
         return str((await self._ask({"check": scorer}))["detail"])
 
     async def prompt(self, asker: str, row: Row) -> str:
-        """Call a task's `create_prompt` for a row, and return the prompt. Raises DataError on failure."""
+        """Call a task's `create_prompt` for a row, and return the prompt. Raise DataError if the call fails."""
         columns = row_columns(row) | {"ground_truth": row.ground_truth}
         reply = await self._ask({"asker": asker, "row": columns})
         if "prompt" not in reply:

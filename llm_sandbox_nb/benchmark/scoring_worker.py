@@ -1,7 +1,8 @@
-"""Worker process that runs the Python files of tasks, mostly scorers: reads requests and writes replies as JSON lines.
+"""Worker process that runs the Python files of tasks, mostly scorers. Requests and replies are JSON lines.
 
-Answers are hostile: evaluating a formula may never end, matching a pattern may take exponential time, a task's scorer
-may crash. This process can be killed. It scores on its main thread, as math-verify's time limit requires.
+An answer can do harm: evaluating a formula may never end, matching a pattern may take exponential time, and a task's
+scorer may crash. Therefore answers are scored in this process, which can be killed. It scores on its main thread, as
+math-verify's time limit requires.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _MAX_DETAIL_CHARACTERS = 2_000
 
 
 def main() -> None:
-    """Score until stdin ends. Scorers' prints go to stderr."""
+    """Answer requests until stdin ends. Text that a scorer prints goes to stderr."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     from llm_sandbox_nb.benchmark.scorers import ScorerError, load_asker, load_scorer, score_row
@@ -45,7 +46,7 @@ def main() -> None:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Return the files of a folder by their relative names."""
+    """Return the files of a folder by relative name."""
     found = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     return {path.relative_to(folder).as_posix(): path for path in found}
 

@@ -15,7 +15,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 @dataclass
 class Spent:
-    """Sums over attempts: billed tokens, and cost in US dollars (None if the cost of an attempt is unknown)."""
+    """Sums over attempts. `tokens` are billed tokens. `cost` in US dollars is None if an attempt's cost is unknown."""
 
     attempts: int = 0
     tokens: int = 0
@@ -30,7 +30,7 @@ class Spent:
 
 
 def spent_in(out: Path) -> dict[tuple[str, str], Spent]:
-    """Return the sums for each task and mode, from results and from the journals of attempts without a result."""
+    """Return the sums for each task and mode. An attempt without a result is counted from its journal."""
     found: dict[tuple[str, str], Spent] = {}
     results: dict[str, Result] = {result.run: result for result in all_results(out) if result.run}
     for result in results.values():
@@ -44,7 +44,7 @@ def spent_in(out: Path) -> dict[tuple[str, str], Spent]:
 
 
 def _add_lost(cell: Spent, journal: Path) -> None:
-    """Add an attempt without a result, from its journal, if the model has replied."""
+    """Add an attempt that has a journal but no result, if the model has replied."""
     try:
         trajectory = Trajectory(read_journal(journal))
     except (OSError, ValueError, JournalError):

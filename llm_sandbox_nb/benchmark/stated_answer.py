@@ -23,7 +23,7 @@ _CLOSING_PATTERN = re.compile(
     r"(?:<\|\w{1,20}\|>(?:user|assistant)?|I\s{1,3}hope\s{1,3}(?:it|this)\s{1,3}(?:is\s{1,3}correct|helps)[.!]?)\Z",
     re.IGNORECASE,
 )
-"""Pattern of text that models write after their answer."""
+"""Matches text that models write after their answer."""
 _MARKUP = re.compile(r"(?<!\d)\*\*|\*\*(?!\d)|__|`|^[#> \t]+|[✅☑✔️👉→∴]", re.MULTILINE)
 _ANSWER = re.compile(
     rf"""(?:(?<![^\W_])(?:final[ _])?(?:answer|ans|result|solution)(?:_\w{{1,9}})?
@@ -39,7 +39,7 @@ _IS_THE_ANSWER = re.compile(
 )
 _SENTENCE = re.compile(r"[.!?;](?=\s|\Z)|\n|\Z")
 _LIST_NUMBER = re.compile(r"\d[.)]\s")
-"""Pattern of the number of a list entry."""
+"""Matches the number of a list entry."""
 _LEADING = re.compile(
     r"(?:so|thus|hence|therefore|then|finally|we\s+get|in\s+total|that\s+is|exactly|precisely)\b[,:]?\s+",
     re.IGNORECASE,
@@ -69,11 +69,11 @@ _CORRECTION_LEAD = re.compile(
 )
 _SUFFIX = re.compile(rf"{ANSWER_SUFFIX}+\s*\Z")
 Reader = Callable[[str], str | None]
-"""Function that returns the answer in a part of a sentence, or None."""
+"""Function that returns the answer in a part of a sentence, or None if the part contains no answer."""
 
 
 def given_answers(text: str) -> list[str] | None:
-    """Return the answers in all boxes, in the last `<answer>`, or in a JSON field; None without any of these."""
+    """Return the answers in all boxes, in the last `<answer>`, or in a JSON field. Return None if there are none."""
     if boxed := boxes(text):
         return [content for content in boxed if content] if any(boxed) else []
     for inner in (tagged(text), _of_json(text)):
@@ -83,7 +83,7 @@ def given_answers(text: str) -> list[str] | None:
 
 
 def stated_values(text: str, read: Reader) -> list[str]:
-    """Return the answers that a text states; the caller checks that several answers agree.
+    """Return the answers that a text states. The caller checks that several answers agree.
 
     `read` returns the answer in a part of a sentence, or None.
     """
@@ -110,7 +110,7 @@ def stated_values(text: str, read: Reader) -> list[str]:
 
 
 def stated_text(text: str, read: Reader) -> list[str]:
-    """Return an answer in words: after a correction, after "the answer is", after the last verb, or the last line."""
+    """Return an answer in words after a correction, "the answer is" or the last verb, or from the last line."""
     text = _MARKUP.sub("", text).strip()
     correction = is_corrected(text, 0)
     if correction is not None:
@@ -125,7 +125,7 @@ def stated_text(text: str, read: Reader) -> list[str]:
 
 
 def _corrected_answer(text: str, place: int, read: Reader) -> str | None:
-    """Return the answer after a correction: "no, it is 8"."""
+    """Return the answer after a correction, as in "no, it is 8"."""
     start = _CORRECTION_LEAD.match(text, place)
     rest = text[start.end() if start else place :][:_MAX_CHARACTERS]
     first = re.split(r"[.!?;](?=\s|\Z)|\n", rest, maxsplit=1)[0]
@@ -153,7 +153,10 @@ def _of_json(text: str) -> str | None:
 
 
 def _stated(text: str, read: Reader) -> str | None:
-    """Return the value after the last "the answer is"; empty if it cannot be read, None without the phrase."""
+    """Return the value after the last "the answer is", or None if there is no such phrase or a later retraction.
+
+    The value is empty if the text after the phrase cannot be read.
+    """
     found, place = None, 0
     for match in reversed(list(_ANSWER.finditer(text))):
         end = _SENTENCE.search(text, match.end(), match.end() + _MAX_CHARACTERS)
@@ -179,7 +182,10 @@ def _line_end(text: str, place: int) -> int:
 
 
 def _concluded(line: str, read: Reader) -> str | None:
-    """Return the value after the last verb of the last sentence: "there are 204 ways". None for a question."""
+    """Return the value after the last verb of the last sentence, as in "there are 204 ways".
+
+    Return None if the sentence is a question or has no such value.
+    """
     line = line[-_MAX_CHARACTERS:].strip()
     if line.endswith("?"):
         return None
@@ -191,7 +197,10 @@ def _concluded(line: str, read: Reader) -> str | None:
 
 
 def without_remarks(text: str) -> str | None:
-    """Remove lead-in, remarks, reasons and closing words from a part of a sentence; None if the part is too long."""
+    """Remove lead-in, remarks, reasons and closing words from a part of a sentence.
+
+    Return None if the part is too long, or begins with the number of a list entry.
+    """
     if len(text) > _MAX_CHARACTERS or _LIST_NUMBER.match(text):
         return None
     text = _LEADING.sub("", text.strip(), count=1)

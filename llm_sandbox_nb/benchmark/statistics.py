@@ -1,6 +1,6 @@
 """Confidence intervals of scores, and tests of the difference between two sets of scores.
 
-Shares of right answers have Wilson's interval; all other means have the bootstrap interval over items. Two sets of
+Shares of right answers have Wilson's interval. All other means have the bootstrap interval over items. Two sets of
 scores on the same items are compared by McNemar's exact test and the paired bootstrap. Repeated items have pass@k and
 pass^k.
 """
@@ -22,7 +22,7 @@ _NORMAL_QUANTILE = 1.959963984540054
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and its 95 % interval. The bounds are None for a single item, or if all values are equal."""
+    """Mean with its 95 % interval. The bounds are None for a single item, and for a bootstrap of equal values."""
 
     mean: float
     low: float | None = None
@@ -30,7 +30,10 @@ class Interval:
 
 
 def score_interval(values: Sequence[float]) -> Interval | None:
-    """Return the mean of scores from 0 to 1, with Wilson's interval, or the bootstrap interval of fractional scores."""
+    """Return the mean of scores from 0 to 1 with its interval, or None if there are no scores.
+
+    Fractional scores have the bootstrap interval. All other scores, and equal scores, have Wilson's interval.
+    """
     if not values:
         return None
     mean = math.fsum(values) / len(values)
@@ -43,7 +46,7 @@ def score_interval(values: Sequence[float]) -> Interval | None:
 
 
 def wilson(share: float, number: int) -> tuple[float, float]:
-    """Return Wilson's interval of a share of `number` items. Its width is never zero."""
+    """Return Wilson's interval of a share of `number` items. The width of the interval is never zero."""
     square = _NORMAL_QUANTILE**2
     middle = (share + square / (2 * number)) / (1 + square / number)
     half = (
@@ -55,7 +58,7 @@ def wilson(share: float, number: int) -> tuple[float, float]:
 
 
 def bootstrap(values: Sequence[float], resamples: int = RESAMPLES) -> Interval | None:
-    """Return the percentile interval of a mean, by resampling items with replacement; None without items."""
+    """Return the percentile interval of a mean, or None if there are no items. Items are resampled with replacement."""
     if not values:
         return None
     import numpy
@@ -82,11 +85,14 @@ class Paired:
     better: int
     worse: int
     p: float | None
-    """P value of McNemar's exact two-sided test; None if a score is neither 0 nor 1."""
+    """P value of McNemar's exact two-sided test, or None if a score is neither 0 nor 1."""
 
 
 def paired(first: Mapping[str, float], second: Mapping[str, float]) -> Paired | None:
-    """Compare two sets of scores; None without common items. The delta is `first` minus `second`."""
+    """Compare two sets of scores over their common items. The delta is `first` minus `second`.
+
+    Return None if there are no common items.
+    """
     common = sorted(first.keys() & second.keys())
     deltas = [first[item] - second[item] for item in common]
     interval = bootstrap(deltas)
@@ -108,7 +114,11 @@ def mcnemar(better: int, worse: int) -> float:
 
 @dataclass(frozen=True)
 class Passes:
-    """Shares of items: at least one of `k` attempts is right (`any`, pass@k), or all `k` are (`all`, pass^k)."""
+    """Shares of items for a number `k` of attempts.
+
+    `any` (pass@k) is the share of items for which at least one of the attempts is right. `all` (pass^k) is the share of
+    items for which all attempts are right.
+    """
 
     k: int
     any: float
@@ -118,7 +128,8 @@ class Passes:
 def passes(repeats: Iterable[Sequence[float]]) -> list[Passes]:
     """Return unbiased estimates of pass@k and pass^k, for k = 1, 2, 4, ... and the smallest number of repeats.
 
-    `repeats` holds the scores of each item. An attempt is right if its score is 1. The result is empty without repeats.
+    `repeats` contains the scores of each item. An attempt is right if its score is 1. If an item has only one score,
+    the result is empty.
     """
     items = [(len(scores), sum(score == 1.0 for score in scores)) for scores in repeats if scores]
     most = min((number for number, _ in items), default=0)

@@ -2,9 +2,9 @@
 
 A row has the columns of SWE-bench: `base_commit`, `test_patch`, `FAIL_TO_PASS`, `PASS_TO_PASS`. The repository is in
 `repository`, a folder or git repository on this machine, or in `image`, a Docker image with the repository in
-`working_dir`. `test_command` runs the tests; its placeholder `{test}` becomes the names of the tests, quoted for a
-shell, so it may not be inside quotes. The printed output does not count: the outcomes come from the report of pytest or
-unittest, or from the report that another runner writes to `{report}`; see `evidence`.
+`working_dir`. `test_command` runs the tests. Its placeholder `{test}` becomes the names of the tests, quoted for a
+shell, so the placeholder must not be inside quotes. The printed output does not count. The outcomes come from the
+report of pytest or unittest, or from the report that another runner writes to `{report}`; see `evidence`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PREPARE = (
 )
 _MAX_PATCH_BYTES = 5 * 1024**2
 _MAX_NAMED_TESTS = 5
-"""Maximum number of failing tests named in a score."""
+"""Maximum number of failing tests whose names a score contains."""
 _MAX_NAMES_BYTES = 100_000
 """Maximum bytes of test names in a command. Linux allows 128 KiB per argument, including the rest of the command."""
 _NO_COMMAND_CODES = (126, 127)
@@ -52,7 +52,7 @@ BoxOpener = Callable[[Row], AbstractAsyncContextManager[Sandbox]]
 
 
 async def prepare_repository(box: Sandbox, row: Row, folder: Path) -> str:
-    """Put the repository of a row into the working directory, as a single commit, and return the commit's name.
+    """Put the repository of a row into the working directory as a single commit. Return the name of the commit.
 
     The history is not copied, because it could contain the fix.
 
@@ -95,7 +95,9 @@ def _export(source: Path, commit: Any, target: Path) -> None:
 
 
 async def collect_patch(box: Sandbox, base: str) -> str | None:
-    """Return all differences of the files from the commit `base` as a patch; None for an empty or too large patch.
+    """Return all differences between the files and the commit `base` as a patch.
+
+    Return None if the patch would be empty or too large.
 
     Commits, stashes and ignore rules of the model have no effect.
     """
@@ -117,11 +119,12 @@ async def score_patch(
     test_evidence: str = "report",
     timeout: float = 1800.0,
 ) -> Score:
-    """Score 1 if a report shows that all required tests ran and passed with the patch; else 0.
+    """Score 1 if a report shows that all required tests ran and passed with the patch, and 0 otherwise.
 
     The row's tests are added after the patch, and the files that affect their outcomes are restored, so a patch cannot
-    change them; see `patches` and `evidence`. `timeout` is in seconds, for all tests together. The patch is unscored if
-    the row's tests cannot be added; the score is marked as failed if the tests cannot run without the patch either.
+    change them; see `patches` and `evidence`. `timeout` is in seconds, for all tests together. If the row's tests
+    cannot be added, the patch is unscored. If the tests cannot run without the patch either, the score is marked as
+    failed.
 
     Raises:
         DataError: if the row's tests are not lists, or the repository or commit does not exist.
@@ -148,7 +151,7 @@ def tests_of(row: Row) -> list[str]:
     """Return the tests that must pass.
 
     Raises:
-        DataError: if they are not lists.
+        DataError: if a column of tests is not a list.
     """
     return [*_names(row, "FAIL_TO_PASS"), *_names(row, "PASS_TO_PASS")]
 
@@ -168,7 +171,7 @@ def _names(row: Row, column: str) -> list[str]:
 
 
 class _DecidedError(LLMSandboxError):
-    """Raised if the score is decided before all tests have run."""
+    """Error that carries the score if the score is decided before all tests have run."""
 
     def __init__(self, score: Score) -> None:
         super().__init__(score.detail)
@@ -187,7 +190,7 @@ class _Trial:
     timeout: float
 
     async def verdict(self, patch: str, tests: list[str]) -> Score:
-        """Score 1 if every test passed, else 0. Raises `_DecidedError` if the score is decided early."""
+        """Score 1 if every test passed, and 0 otherwise. Raise `_DecidedError` if the score is decided early."""
         failing: list[str] = []
         deadline = time.monotonic() + self.timeout
         for piece in _pieces(tests, _MAX_NAMES_BYTES // max(1, self.command.count("{test}"))):
@@ -242,7 +245,7 @@ class _Trial:
         return failing
 
     async def _without_a_report(self, tests: list[str], ran: Ran) -> Score:
-        """Score 0 if the tests produce a report without the patch; else the patch cannot be scored."""
+        """Score 0 if the tests produce a report when the patch is absent. Otherwise the patch cannot be scored."""
         own = REPORT_PLACEHOLDER in self.command
         base = await self._run(tests if own else [], tests, None, self.timeout)
         if base.report.control == "failed" or (own and base.report.cases):

@@ -35,14 +35,13 @@ _SCORER_FILES = ("scorer.py", "reward.py")
 _ASKER_FILE = "vanilla_llm_prompt.py"
 _PROMPT_KEYS = ("system_prompt", "instance_prompt", "working_dir", "input_dir", "output_dir")
 _SYSTEM_KEYS = ("role", "goal", "answer_rules")
-"""Parts of the system prompt that differ from task to task: inserted for `{role}` and so on."""
+"""Keys of the texts that replace `{role}`, `{goal}` and `{answer_rules}` in the system prompt of each task."""
 _KEYS = frozenset(
     (*_PROMPT_KEYS, "name", "description", "vanilla_prompt", "answer", "answer_file", "scorer", "data", "repeats",
      "limits", "image", "test_command", "test_evidence", "domain", *_SYSTEM_KEYS)
 )  # fmt: skip
 _PAPERS_KEYS = frozenset((*_PROMPT_KEYS, "dataset", "config", "split", "data_files", "prompt_config"))
-"""Keys of a `config.yaml` of the paper's package, which has `dataset` or `data_files`, unlike a `task.yaml`.
-"""
+"""Keys in a `config.yaml` of the paper's package. Such a file has `dataset` or `data_files`, unlike a `task.yaml`."""
 _PAPERS_FOLDERS = {"working_dir": "/testbed", "input_dir": "/testbed/documents", "output_dir": "/testbed"}
 
 
@@ -51,12 +50,15 @@ _WITHOUT_NETWORK = "it has no network and all that it needs, so write tools"
 
 
 class TaskError(LLMSandboxError, ValueError):
-    """Raised if a task cannot be used. The message is one sentence with the remedy."""
+    """Error for a task that cannot be used. The message is one sentence with the remedy."""
 
 
 @dataclass(frozen=True)
 class DataSource:
-    """Source of the rows (a file in the task's folder, or a Hugging Face data set), and the names of its columns."""
+    """Source of a task's rows, which is a file in the task's folder or a Hugging Face data set.
+
+    `columns` maps this package's column names to the names in the data.
+    """
 
     file: str = ""
     dataset: str = ""
@@ -67,7 +69,7 @@ class DataSource:
 
 @dataclass(frozen=True)
 class Task:
-    """A task with checked values."""
+    """Task with checked values."""
 
     name: str
     folder: Path
@@ -77,28 +79,29 @@ class Task:
     asker: str = ""
     """Path of a Python file with `create_prompt(row)`, which makes the prompt instead of `vanilla_prompt`."""
     scorer: str = "exact"
-    """A name of `scorers.RULES`, `judge`, `swe`, or the path of a Python file."""
+    """Name of a scorer in `scorers.RULES`, or `judge`, or `swe`, or the path of a Python file."""
     answer: Literal["file", "patch", "reply"] = "file"
-    """`file`: the answer file. `reply`: the answer file, else the last text of the run. `patch`: see `swe`."""
+    """Kind of answer. `file` means the answer file. `reply` means the answer file or, if there is no such file, the
+    last text of the run. For `patch`, see `swe`."""
     answer_file: str = ""
-    """File that is read before the `answer.txt` named in the prompts and the default answer files."""
+    """Name of a file that is read before the `answer.txt` in the prompts and before the default answer files."""
     data: DataSource = field(default_factory=DataSource)
     repeats: int = 1
     limits: RunLimits = field(default_factory=RunLimits)
     image: str | None = None
-    """Docker image, with `{id}` for the id of the row; only for tasks whose repositories are in images."""
+    """Docker image with the repository. `{id}` stands for the row's id. None if repositories are not in images."""
     test_command: str = TEST_COMMAND
     test_evidence: str = "report"
-    """A value of `swe.EVIDENCE`."""
+    """Kind of evidence that tests passed. `swe.EVIDENCE` lists the kinds."""
 
     @property
     def has_own_scorer(self) -> bool:
-        """True if a Python file of the task scores."""
+        """True if a Python file of the task scores the answers."""
         return self.scorer not in (*RULES, "judge", "swe")
 
 
 def without_network(prompts: PromptConfig) -> PromptConfig:
-    """Remove the invitation to install packages from this package's prompts; other prompts stay unchanged."""
+    """Remove the invitation to install packages from this package's prompts. Other prompts stay unchanged."""
     return replace(prompts, system_prompt=prompts.system_prompt.replace(_WITH_NETWORK, _WITHOUT_NETWORK))
 
 
@@ -150,7 +153,7 @@ def _checked(content: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _from_paper(content: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Convert a `config.yaml` of the paper's package, where the path of the data file starts in the parent folder."""
+    """Convert a `config.yaml` of the paper's package. The path of its data file is relative to the parent folder."""
     prompts = content
     if "system_prompt" not in content and "prompt_config" in content:
         prompts = _yaml(_beside(str(content["prompt_config"]), folder))

@@ -1,4 +1,4 @@
-"""The class `Score`, and the scorers that compare two normalised texts."""
+"""Class `Score`, and the scorers that compare two normalised texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llm_sandbox_nb.benchmark.stated_answer import given_answers
 
 @dataclass(frozen=True)
 class Score:
-    """A score from 0 to 1. None means unscored, which is counted separately and not as a wrong answer."""
+    """Score from 0 to 1. An answer with the value None is unscored, and does not count as a wrong answer."""
 
     value: float | None
     detail: str = ""
@@ -33,7 +33,10 @@ _LED_IN = re.compile(
 
 
 def given_text(text: str) -> str:
-    """Return the content of the boxes, `<answer>` or JSON, else the whole text, normalised; empty if boxes differ."""
+    """Return the normalised content of the boxes, `<answer>` or JSON. If there is none, return the whole text.
+
+    Return an empty text if the boxes differ.
+    """
     text = normalised(text)
     given = given_answers(text)
     if given is None:
@@ -59,7 +62,7 @@ def _bare(text: str) -> str:
 
 
 def letter(answer: str, gold: str, options: int = 10) -> Score:
-    """Score the chosen letter; see `multiple_choice.find_letter`. Unscored if gold is not a letter."""
+    """Score the chosen letter; see `multiple_choice.find_letter`. If gold is not a letter, the answer is unscored."""
     wanted = find_letter(gold, options)
     if wanted is None:
         return Score(None, f"the gold answer {gold[:50]!r} is not a letter")
@@ -72,8 +75,8 @@ def letter(answer: str, gold: str, options: int = 10) -> Score:
 def set_f1(answer: str, gold: str) -> Score:
     """Score the F1 of two sets of items.
 
-    Commas, semicolons, lines, bullets and dashes separate items. "and" may separate items or be part of an item: the
-    higher score counts. If the gold items are letters, "C) water" counts as C.
+    Commas, semicolons, lines, bullets and dashes separate items. "and" may separate items or be part of an item, so the
+    higher of the two scores counts. If the gold items are letters, "C) water" counts as C.
     """
     answer, gold = given_text(answer), given_text(gold)
     found = [_f1(_items(answer, joined), _items(gold, joined)) for joined in (False, True)]
@@ -100,7 +103,7 @@ _OPTION = re.compile(r"\(?(?:option\s+)?([a-j])(?:[).:]\s.*|\s-\s.*|\)?)", re.DO
 
 
 def _letters(item: str) -> list[str]:
-    """Return the option letters in an item: "c" for "c) water", "a" and "c" for "ac"."""
+    """Return the option letters in an item, such as "c" for "c) water", or "a" and "c" for "ac"."""
     if match := _OPTION.fullmatch(item):
         return [match[1]]
     parts = re.split(r"\s*[/-]\s*|\s+", item)
@@ -110,7 +113,7 @@ def _letters(item: str) -> list[str]:
 
 
 def _items(text: str, joined: bool) -> set[str]:
-    """Return the items of a text; with `joined`, "and" is part of an item."""
+    """Return the items of a text. With `joined`, "and" is part of an item."""
     try:
         values = json.loads(text)
         if isinstance(values, list):
@@ -137,9 +140,9 @@ def _items(text: str, joined: bool) -> set[str]:
 
 
 def rouge_l(answer: str, gold: str) -> Score:
-    """Score the F-measure of ROUGE-L with stemming, computed by Google's package. Equal texts score 1.
+    """Score the F-measure of ROUGE-L with stemming, which Google's package computes. Equal texts score 1.
 
-    Texts in other scripts are split into words too; Chinese, Japanese and Thai are split into characters.
+    Texts in other scripts are split into words too. Chinese, Japanese and Thai are split into characters.
     """
     answer, gold = normalised(answer), normalised(gold)
     if boxed := boxes(answer):

@@ -46,7 +46,7 @@ _RESERVATION_PATTERN = re.compile(
 
 
 def opinion_of(reply: str) -> Opinion:
-    """Return the verdict at the end of a reply; `unknown` without a verdict, or if the reply has reservations."""
+    """Return the verdict at the end of a reply, or `unknown` if there is no verdict or the reply has reservations."""
     text = normalised(reply).strip("\n")
     if (found := _of_json(text)) is not None:
         return found
@@ -89,7 +89,7 @@ def _opinion(match: re.Match[str]) -> Opinion:
 
 
 def _of_json(text: str) -> Opinion | None:
-    """Return the verdict of a JSON object at the end of the reply; None without an object."""
+    """Return the verdict of a JSON object at the end of the reply, or None if there is no such object."""
     text = re.sub(r"\s*```\s*\Z", "", text).rstrip()
     if not text.endswith("}") or "\\boxed" in text[-40:] or "\\text" in text[-40:]:
         return None

@@ -1,1 +1,1 @@
-"""Trajectory formats of other projects, read and written."""
+"""Reading and writing of trajectories in the formats of other projects."""

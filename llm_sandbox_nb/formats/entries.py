@@ -1,8 +1,8 @@
-"""A branch of a run in the terms that other formats share: messages, replies, results and an end.
+"""Entries of a branch in the terms that other formats share: messages, replies, results and an end.
 
 A format writes entries with its own fields and reads them again. `add_rest` compares the entries that were read with
 the events of the journal, and stores each difference under the key `llm_sandbox_nb` in a field for other programs'
-data. A format with such a field loses nothing; docs/reference/formats.md lists the losses of all other formats.
+data. A format with such a field loses nothing. docs/reference/formats.md lists the losses of all other formats.
 
     entries = entries_of(trajectory)
     trajectory = Trajectory(events_of(entries, "name"))
@@ -24,16 +24,16 @@ from llm_sandbox_nb.trajectory.messages import add_message, add_result, call_ids
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 REST = "llm_sandbox_nb"
-"""Key of the data that a format has no field for."""
+"""Key under which data is stored if a format has no field for it."""
 MAX_TEXT_CHARACTERS = 1024**2
-"""Maximum characters of an output; the middle of a longer output is left out."""
+"""Maximum number of characters of an output. The middle of a longer output is left out."""
 _AFTER_END = (ev.Checked, ev.CheckStarted, ev.Rewarded, ev.Forked, ev.Noted, ev.StepFacts, ev.DoubtsFound,
               ev.ArtifactSaved, ev.ArtifactSkipped, ev.ArtifactRemoved, ev.Checkpointed, ev.Controlled)  # fmt: skip
 
 
 @dataclass
 class RecordedCall:
-    """A call of a reply. `arguments` is None when `raw`, their text, is not a JSON object."""
+    """Call in a reply. `raw` is the text of the arguments. `arguments` is None if this text is not a JSON object."""
 
     id: str
     tool: str
@@ -50,18 +50,18 @@ class RecordedCall:
 
 @dataclass(kw_only=True)
 class RecordEntry:
-    """The common fields of all entries. `time` is in seconds since the epoch, None when the format records no times."""
+    """Base class of entries. `time` is in seconds since the epoch, or None if the format records no times."""
 
     time: float | None = None
     rest: Any = None
     """Value of the key `llm_sandbox_nb`: a list of events, each with the fields that the format cannot express."""
     events: list[ev.Event] = field(default_factory=list)
-    """Events of an entry that was made from a journal."""
+    """Events in the journal from which the entry was made. Empty if the entry was read in another format."""
 
 
 @dataclass
 class Opening(RecordEntry):
-    """The beginning of a run."""
+    """Beginning of a run."""
 
     run_id: str = ""
     task: str = ""
@@ -71,7 +71,7 @@ class Opening(RecordEntry):
 
 @dataclass
 class Message(RecordEntry):
-    """A system or user message."""
+    """System or user message."""
 
     role: str
     content: str
@@ -79,7 +79,7 @@ class Message(RecordEntry):
 
 @dataclass
 class ModelReply(RecordEntry):
-    """A reply of the model."""
+    """Reply of the model."""
 
     text: str = ""
     reasoning: str = ""
@@ -92,7 +92,7 @@ class ModelReply(RecordEntry):
 
 @dataclass
 class CallResult(RecordEntry):
-    """The result of a call of the preceding reply. `streams` holds stdout and stderr, if known."""
+    """Result of a call in the preceding reply. `streams` contains stdout and stderr if they are known."""
 
     call_id: str
     observation: str
@@ -104,7 +104,7 @@ class CallResult(RecordEntry):
 
 
 class EntryCheck(NamedTuple):
-    """A score of the run's result."""
+    """Check of a run's result, with its verdict and score."""
 
     name: str
     outcome: Literal["passed", "failed", "score", "text"]
@@ -114,7 +114,7 @@ class EntryCheck(NamedTuple):
 
 @dataclass
 class End(RecordEntry):
-    """The end of a run, its last entry. `reason` is None for a killed run, or if the format has no field."""
+    """End of a run, which is the last entry. `reason` is None if the run was killed, or if the format has no ends."""
 
     reason: ev.StopReason | None = None
     answer: str | None = None
@@ -127,7 +127,7 @@ class End(RecordEntry):
 
 
 def entries_of(trajectory: Trajectory, folder: Path | None = None) -> list[RecordEntry]:
-    """Return the entries of HEAD's branch. Long outputs are read from `folder`, the run's folder."""
+    """Return the entries of HEAD's branch. Long outputs are read from `folder`, which is the run's folder."""
     path = [_whole_texts(event, folder) for event in trajectory.path if not isinstance(event, ev.StepFacts)]
     last = _end_place(path)
     entries: list[RecordEntry] = [Opening()]
@@ -174,7 +174,7 @@ def _is_result(entry: RecordEntry, call_id: str) -> bool:
 
 
 def _since(events: list[ev.Event], kind: type[ev.Event], **ids: object) -> list[ev.Event]:
-    """Remove and return all events from the first of this kind with these ids."""
+    """Remove and return the first event of a kind with the given ids, and all later events."""
 
     def begins(event: ev.Event) -> bool:
         return isinstance(event, kind) and all(getattr(event, name) == id for name, id in ids.items())
@@ -186,7 +186,7 @@ def _since(events: list[ev.Event], kind: type[ev.Event], **ids: object) -> list[
 
 
 def _is_answer(entries: Sequence[RecordEntry], result: ev.CallFinished) -> bool:
-    """Return True if a result directly follows its reply, and is the first result of its call."""
+    """Return True for the first result of a call in the newest reply, if only results follow this reply."""
     reply = _reply_before(entries)
     if reply is None or [call.id for call in reply.calls].count(result.call_id) != 1:
         return False
@@ -195,7 +195,7 @@ def _is_answer(entries: Sequence[RecordEntry], result: ev.CallFinished) -> bool:
 
 
 def _reply_before(entries: Sequence[RecordEntry]) -> ModelReply | None:
-    """Return the newest reply if only results follow it, else None."""
+    """Return the newest reply if only results follow this reply, and None otherwise."""
     for entry in reversed(entries):
         if isinstance(entry, ModelReply):
             return entry
@@ -220,7 +220,7 @@ def _result(event: ev.CallFinished, events: list[ev.Event]) -> CallResult:
 
 
 def _end_place(path: Sequence[ev.Event]) -> int | None:
-    """Return the index of the event that ends the run; None if the run was continued after its last end."""
+    """Return the index of the event that ends the run, or None if the run has no end or was continued after its end."""
     for place in range(len(path) - 1, -1, -1):
         if isinstance(path[place], ev.RunFinished):
             return place
@@ -248,7 +248,7 @@ def _text(blob: ev.Blob, folder: Path | None) -> str:
 
 
 def implied_events(entries: Sequence[RecordEntry]) -> list[list[ev.Event]]:
-    """Return the events that follow from the fields of each entry."""
+    """Return the events that can be derived from the fields of each entry."""
     step, now, calls = 0, 0.0, dict[str, RecordedCall]()
     implied: list[list[ev.Event]] = []
     for entry in entries:
@@ -281,7 +281,7 @@ def implied_events(entries: Sequence[RecordEntry]) -> list[list[ev.Event]]:
 
 
 def _digest(entries: Sequence[RecordEntry]) -> str:
-    """Return a digest that identifies a run whose format has no ids, the same at every reading."""
+    """Return a digest that identifies a run whose format has no ids. Each reading gives the same digest."""
     digest = hashlib.sha256()
     for entry in entries:
         values = [
@@ -342,7 +342,10 @@ def _end_events(step: int, end: End) -> list[ev.Event]:
 
 
 def add_rest(entries: Sequence[RecordEntry], read: Sequence[RecordEntry], places: Sequence[Place]) -> None:
-    """Store the data that is missing in `read`, the entries read back, in `places`, one for each entry."""
+    """Store the data that is missing in `read`, which contains the entries that were read back.
+
+    `places` has the place for the data of each entry.
+    """
     for entry, implied, place in zip(entries, implied_events(read), places, strict=True):
         rest = _difference(entry.events, implied)
         if len(rest) != len(implied) or any(len(values) > 1 for values in rest):
@@ -350,7 +353,7 @@ def add_rest(entries: Sequence[RecordEntry], read: Sequence[RecordEntry], places
 
 
 def _difference(actual: Sequence[ev.Event], implied: Sequence[ev.Event]) -> list[dict[str, Any]]:
-    """Return the kind of each event, with the fields that differ from the event that was read back."""
+    """Return the kind of each event, and the fields that differ from the event that was read back."""
     waiting = [plain_event(event) for event in implied]
     rest = []
     for line in map(plain_event, actual):
@@ -363,14 +366,14 @@ def _difference(actual: Sequence[ev.Event], implied: Sequence[ev.Event]) -> list
 
 
 def plain_event(event: ev.Event) -> dict[str, Any]:
-    """Return the event as in a line of the journal, without its parent."""
+    """Return an event as JSON values, as in a line of the journal, but without its parent."""
     value: dict[str, Any] = json.loads(ev.dump_event(event))
     del value["parent"]
     return value
 
 
 def _take(waiting: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:
-    """Remove and return the first event of a kind."""
+    """Remove and return the first event of a kind, or return None if there is no such event."""
     place = next((place for place, known in enumerate(waiting) if known["kind"] == kind), None)
     return None if place is None else waiting.pop(place)
 
@@ -412,11 +415,11 @@ def _with_rest(implied: Iterable[ev.Event], rest: Any) -> Iterator[ev.Event]:
 # --- shared by readers and writers ---
 
 _SUBMIT_TOOLS = ("submit", "finish", "mark_task_complete", "complete_task")
-"""Tools by which agents end a run."""
+"""Names of the tools with which agents end a run."""
 
 
 class Place(NamedTuple):
-    """A field for other programs' data in an object of a document."""
+    """Place in a document for other programs' data: an object, and the name of its field."""
 
     holder: dict[str, Any]
     name: str
@@ -424,21 +427,27 @@ class Place(NamedTuple):
 
 @dataclass
 class WrittenRecord:
-    """A document, and for each entry the place for data without a field; no places if the format has none."""
+    """Document, with the place where each entry's data without a field is stored.
+
+    There are no places if the format has no fields for other programs' data.
+    """
 
     content: Any
     places: Sequence[Place] = ()
 
 
 def first_task(entries: Iterable[RecordEntry]) -> str:
-    """Return the task of a format without a field for tasks: the first message of the user."""
+    """Return the first message of the user, which is the task in a format that has no field for tasks."""
     return next(
         (entry.content for entry in entries if isinstance(entry, Message) and entry.role == "user"), ""
     )
 
 
 def implied_end(entries: Sequence[RecordEntry]) -> End:
-    """Return the end in a format that does not record ends: the model submitted, or the last reply has no call."""
+    """Return the end of a run in a format that does not record ends.
+
+    A run has ended if the last reply calls a tool that submits, or has no call.
+    """
     replies = [entry for entry in entries if isinstance(entry, ModelReply)]
     if not replies:
         return End()
@@ -451,7 +460,7 @@ def implied_end(entries: Sequence[RecordEntry]) -> End:
 
 
 def conversation(entries: Iterable[RecordEntry]) -> list[dict[str, Any]]:
-    """Return all messages in the form of the chat completions API, including those left out of later requests."""
+    """Return all messages in the form of the chat completions API, even if later requests left some of them out."""
     messages: list[dict[str, Any]] = []
     in_text = False
     for entry in entries:

@@ -1,4 +1,4 @@
-"""Description of a file that is not a trajectory, for errors."""
+"""Description of a file that is not a trajectory, for error messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS_BY_KEY = {
 
 
 def kind_of_bytes(data: bytes) -> str:
-    """Return the kind of a file without a JSON object or array; empty if there may be one."""
+    """Return the kind of a file that has no JSON object or array, or an empty text if the file may have one."""
     if not data.strip():
         return "empty"
     named = next((kind for start, kind in _MAGIC if data.startswith(start)), "")

@@ -1,7 +1,7 @@
-"""Logs of Inspect AI, `.eval`: read and written with its own package, `pip install llm-sandbox-nb[inspect]`.
+"""Reading and writing of `.eval` logs with the package of Inspect AI: `pip install llm-sandbox-nb[inspect]`.
 
 A run is a log with one sample. Checkpoints become anchors, a person's decisions on calls become approvals, and each
-branch other than HEAD's becomes a span with a branch event, so that Inspect's viewer shows them. All events of the
+branch except HEAD's becomes a span with a branch event. So Inspect's viewer shows all of them. All events of the
 journal can be read back in order.
 """
 
@@ -51,12 +51,12 @@ from llm_sandbox_nb.version import __version__
 
 NOT_INSTALLED = "Logs of Inspect need its package: install it with `pip install 'llm-sandbox-nb[inspect]'`."
 MAX_UNPACKED_BYTES = 512 * 1024**2
-"""Bytes of all files in a log, unpacked."""
+"""Maximum size of all files in a log together, when they are unpacked."""
 _MAX_FILES = 100_000
 _CHUNK_BYTES = 1024**2
 _ZSTANDARD_METHOD = 93
 _MARKER_FILES = ("header.json", "_journal/start.json")
-"""Files of a log; every log has at least one of them."""
+"""Names of files in a log. Every log has at least one of these files."""
 _LIMITS: dict[str, ev.StopReason] = {
     "message": "steps", "turn": "steps", "token": "total_tokens", "context": "tokens", "time": "time",
     "working": "time", "cost": "cost", "operator": "interrupted",
@@ -86,7 +86,7 @@ def is_log(data: bytes) -> bool:
 
 
 def read(data: bytes) -> list[tuple[str, list[ev.Event]]]:
-    """Read the runs of a log: the name of each sample with its events.
+    """Read the runs of a log. Return the name and the events of each sample.
 
     Raises:
         ValueError: if the package is missing, or the log is damaged or too large.
@@ -119,7 +119,7 @@ def read(data: bytes) -> list[tuple[str, list[ev.Event]]]:
 
 
 def _repacked(data: bytes) -> bytes:
-    """Unpack the archive within the limits and repack without compression, for a reader without limits."""
+    """Unpack an archive within limits, and pack the files without compression for a reader that has no limits."""
     made = io.BytesIO()
     left = MAX_UNPACKED_BYTES
     try:
@@ -149,7 +149,7 @@ def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo, limit: int) -> 
 
 
 def _checked(content: bytes) -> bytes:
-    """Return the content. Raises ValueError if its JSON is nested too deeply or has too many objects."""
+    """Return the content unchanged. Raise ValueError if its JSON is nested too deeply or has too many objects."""
     if content.count(b"{") + content.count(b"[") > MAX_CONTAINERS:
         raise ValueError(f"it has more than {MAX_CONTAINERS:,} objects and arrays")
     try:
@@ -160,7 +160,11 @@ def _checked(content: bytes) -> bytes:
 
 
 def sample_events(sample: dict[str, Any], model: str, name: str) -> list[ev.Event]:
-    """Return the events of a sample: from the stored journal order of all branches, else from its messages."""
+    """Return the events of a sample.
+
+    If the sample contains the order of the journal, the events of all branches are returned in this order. Otherwise,
+    the messages of the sample give the events.
+    """
     own = mapping(mapping(sample.get("metadata"), "metadata").get(REST) or {}, REST)
     entries = read_sample(sample, model)
     events = list(events_of(entries, name))
@@ -187,7 +191,7 @@ def sample_events(sample: dict[str, Any], model: str, name: str) -> list[ev.Even
 
 
 def read_sample(sample: dict[str, Any], model: str) -> list[RecordEntry]:
-    """Read the entries of a sample's messages, completed from its events of replies and calls."""
+    """Read the entries of a sample from its messages. Its events about replies and calls add more data."""
     own = mapping(sample.get("metadata"), "metadata").get(REST)
     own = own if isinstance(own, dict) else {}
     opening = Opening(run_id=text(own, "run_id"), model=model, time=seconds(sample.get("started_at")))
@@ -323,7 +327,7 @@ def _read_score(name: str, score: dict[str, Any]) -> EntryCheck:
 
 
 def write(branches: Sequence[Trajectory], folder: Path | None = None) -> bytes:
-    """Write the log of a run; the first of `branches` is HEAD's.
+    """Write the log of a run. The first of `branches` is HEAD's branch.
 
     Raises:
         ValueError: if the package is missing.
@@ -366,7 +370,7 @@ def log_content(branches: Sequence[Trajectory], folder: Path | None = None) -> d
 def write_sample(
     trajectory: Trajectory, folder: Path | None, *, with_events: bool = True
 ) -> tuple[dict[str, Any], list[RecordEntry]]:
-    """Return the sample of a branch, with its entries."""
+    """Return the sample of a branch, and the entries of the branch."""
     entries = entries_of(trajectory, folder)
     opening, end = entries[0], entries[-1]
     assert isinstance(opening, Opening)
@@ -395,7 +399,7 @@ def write_sample(
 
 
 _ENDED = ("output", "limit", "error", "scores", "completed_at")
-"""Fields of a sample that describe the end of its branch."""
+"""Names of the fields of a sample that describe the end of its branch."""
 
 
 def add_branches(
@@ -404,7 +408,7 @@ def add_branches(
     branches: Sequence[Trajectory],
     folder: Path | None,
 ) -> None:
-    """Add all branches except HEAD's, and the order of all events."""
+    """Add all branches except HEAD's to a sample, and the order of all events."""
     own = sample["metadata"][REST]
     head = branches[0]
     known = {event.id for event in head.path}
@@ -437,7 +441,7 @@ def _shared(
     messages: Sequence[dict[str, Any]],
     other_messages: Sequence[dict[str, Any]],
 ) -> int:
-    """Return the number of entries at the beginning that are equal in two branches: same events and messages."""
+    """Return the number of entries at the beginning whose events and messages are equal in two branches."""
     place = 1
     while place <= min(len(messages), len(other_messages)):
         known = [[event.id for event in of[place].events] for of in (entries, others)]
@@ -511,7 +515,7 @@ def _score(check: ev.Checked) -> dict[str, Any]:
 def _sample_events(
     entries: Sequence[RecordEntry], messages: Sequence[dict[str, Any]], opening: Opening, first: int = 1
 ) -> list[dict[str, Any]]:
-    """Return events for Inspect's viewer: requests, calls, commands, decisions and the places to rewind to."""
+    """Return events for Inspect's viewer: requests, calls, commands, decisions, and the places for a rewind."""
     tools = [_tool(tool) for tool in opening.tools]
     calls: dict[str, RecordedCall] = {}
     found: list[dict[str, Any]] = []

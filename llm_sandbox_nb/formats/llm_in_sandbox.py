@@ -1,9 +1,9 @@
-"""The `trajectory.json` of the LLM-in-Sandbox paper's own package: written next to every journal, and read.
+"""Reading and writing of `trajectory.json`, the format of the LLM-in-Sandbox paper's package.
 
-As in that package, each call is a record. A reply with several calls gives several records, of which only the first has
-the thought. The key of the records is `steps` in files of the package's `run`, and `trajectory` in files of its
-`benchmark`, which also have `agent_answer`. `save_responses` writes a file for each request and each reply, like that
-package.
+Such a file is written next to every journal. As in that package, each call is a record. A reply with several calls
+gives several records, and only the first of them has the thought. The key of the records is `steps` in files of the
+package's `run`, and `trajectory` in files of its `benchmark`, which also have `agent_answer`. `save_responses` writes a
+file for each request and each reply, like that package.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 RESPONSES = "litellm"
-"""The folder of requests and replies, in the folder of a run."""
+"""Name of the folder with requests and replies in the folder of a run."""
 _RECORDS = ("steps", "trajectory")
 _EXIT = re.compile(r"\s*Exit code: *(?:Error: Exit code *)?(-?\d+)[^\n]*\n?")
 _LABEL = re.compile(r"Execution output of \\?\[[^\]\n]*\]:\n?")
 _STREAMS = re.compile(r"\\?\[STDOUT\]\n(.*?)(?:\n?\\?\[STDERR\]\n(.*))?", re.DOTALL)
 _COUNTER = re.compile(r"\s*\[?Steps remaining: -?\d+\]?[ \t]*(?:\n[^\n]*)?\s*\Z", re.IGNORECASE)
 _COUNTER_CHARACTERS = 400
-"""Characters at the end of a text that are searched for the counter of remaining steps."""
+"""Number of characters at the end of a text in which the counter of remaining steps is searched."""
 _REFUSED = re.compile(r"\s*(?:ERROR\b|Error\b[:!]?|Unknown command:)")
 _SHELLS = ("execute_bash", "bash")
 NEW_SHELLS = {"shell": "of each call"}
@@ -77,7 +77,7 @@ def _records(step: Step) -> Iterator[dict[str, Any]]:
 
 
 def _observation(call: Call) -> str:
-    # The package counts the remaining steps in its messages, but not in its record.
+    # The paper's package writes the number of remaining steps into its messages, but not into its file.
     return call.result.body if call.result else call.live_output
 
 
@@ -87,7 +87,7 @@ def is_seed(content: Any) -> bool:
 
 
 def from_seed(content: Any, name: str) -> Trajectory:
-    """Convert parsed JSON to a trajectory; `name` becomes the run's id. Raises ValueError for any other content."""
+    """Convert parsed JSON to a trajectory. `name` becomes the run's id. Raise ValueError for any other content."""
     try:
         return Trajectory(_events(content, name))
     except KeyError as error:
@@ -112,7 +112,7 @@ def _events(content: dict[str, Any], name: str) -> Iterator[ev.Event]:
 
 
 def _is_by_package(record: dict[str, Any]) -> bool:
-    """Return True if the paper's package wrote a record; this package formats results differently."""
+    """Return True if the paper's package wrote a record. This package formats results in another way."""
     return record["action"].get("function") in _SHELLS and bool(
         _LABEL.match(_EXIT.sub("", record["observation"], count=1))
     )
@@ -150,7 +150,7 @@ def _step_events(number: int, record: dict[str, Any]) -> Iterator[ev.Event]:
 def outcome(tool: str, observation: str) -> dict[str, Any]:
     """Parse the outcome of a call from its observation: `exit_code`, `timed_out`, `error`, `stdout` and `stderr`.
 
-    The package's record has no fields for these values.
+    The format of the paper's package has no fields for these values.
     """
     facts: dict[str, Any] = {}
     rest = observation
@@ -172,9 +172,9 @@ def outcome(tool: str, observation: str) -> dict[str, Any]:
 
 
 def save_responses(trajectory: Trajectory, folder: Path, api_base: str | None = None) -> None:
-    """Write `request_001.json`, `response_001.json`, ... into `folder`, a pair for each reply, like the package.
+    """Write `request_001.json`, `response_001.json`, ... to `folder`, a pair for each reply, like the paper's package.
 
-    `api_base` is the address of the model's server, which is not recorded.
+    `api_base` is the address of the model's server, because the trajectory does not contain the address.
     """
     folder.mkdir(parents=True, exist_ok=True)
     messages: list[dict[str, Any]] = []

@@ -1,7 +1,8 @@
-"""Trajectories of mini-swe-agent: written in version 1.1; read in versions 1.1 and 1, or as a list of messages.
+"""Reading and writing of mini-swe-agent's trajectories.
 
-The messages are those of the chat completions API with a field `extra`. For a model without tool calls, a reply
-contains a block of shell code, and the next user message contains the result.
+Version 1.1 is written. Versions 1.1 and 1, and lists of messages, can be read. The messages have the form of the chat
+completions API with an additional field `extra`. If a model makes no tool calls, a reply contains a block of shell
+code, and the next user message contains the result.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _STATUS: dict[str, ev.StopReason] = {
     "UserInterruption": "interrupted",
     "ContextWindowExceededError": "tokens",
 }
-"""Stop reasons by exit status; any other status is the name of an exception."""
+"""Stop reasons by exit status. Any other status is the name of an exception."""
 _TO_STATUS = {reason: status for status, reason in _STATUS.items()}
 
 
@@ -107,7 +108,7 @@ def _reply(reply: ModelReply) -> dict[str, Any]:
 
 
 def _response(reply: ModelReply) -> dict[str, Any]:
-    """Return the server's answer, as far as recorded."""
+    """Return the server's answer, as far as the answer is recorded."""
     response: dict[str, Any] = {"model": reply.model, "choices": [{"finish_reason": reply.finish_reason}]}
     if reply.usage is not None:
         response["usage"] = {

@@ -1,4 +1,4 @@
-"""A conversation as the messages of OpenAI's chat completions API, the usual form of training data.
+"""Conversations as messages of OpenAI's chat completions API, which is the usual form of training data.
 
 A run is written as an object with `messages` and `tools`. Lists of messages, and JSON lines with such objects, can be
 read too. The format has no fields for other data of a run.
@@ -27,7 +27,7 @@ _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 def messages_of(content: Any) -> list[dict[str, Any]] | None:
-    """Return the messages in a list, or in an object with `messages`; None for any other value."""
+    """Return the messages in a list, or in an object with `messages`, or None for any other value."""
     messages = content.get("messages") if isinstance(content, dict) else content
     if not isinstance(messages, list) or not messages:
         return None
@@ -37,7 +37,7 @@ def messages_of(content: Any) -> list[dict[str, Any]] | None:
 
 
 def fits(content: Any) -> bool:
-    """Return True if parsed JSON is such a conversation. Without calls, Anthropic's format looks the same."""
+    """Return True if parsed JSON is a conversation. Without calls, the format may also be Anthropic's."""
     return messages_of(content) is not None
 
 
@@ -74,7 +74,7 @@ def read(content: Any) -> list[RecordEntry]:
 
 
 def read_calls(message: dict[str, Any], place: int) -> list[RecordedCall]:
-    """Return the `tool_calls` of a message. A call without an id gets an id from `place`, the message's index."""
+    """Return the `tool_calls` of a message. A call without an id gets an id that is made from the index `place`."""
     calls = []
     for number, call in enumerate(rows(message, "tool_calls")):
         id = text(call, "id") or f"call_{place}_{number}"

@@ -1,8 +1,8 @@
 """Runs as OpenTelemetry spans with the names of the GenAI conventions, for example for Langfuse, Phoenix and Jaeger.
 
 A run is a trace: the span `invoke_agent` contains a `chat` for each reply and an `execute_tool` for each call. Each
-branch other than HEAD's is a separate trace, linked to the last common step. Texts of prompts, replies, calls and
-results are included only on request. The names of attributes are those of version 1.45 of the conventions.
+branch except HEAD's is a separate trace with a link to the last common step. Texts of prompts, replies, calls and
+results are included only on request. The names of attributes come from version 1.45 of the conventions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
 
 MAX_CONTENT_CHARACTERS = 100_000
-"""Maximum characters of the messages of a request; earlier messages are in the preceding spans."""
+"""Maximum number of characters of a request's messages. Earlier messages are in the preceding spans."""
 _TIMEOUT_SECONDS = 60.0
 _KIND_INTERNAL, _KIND_CLIENT = 1, 3
 _STATUS_ERROR = 2
@@ -85,7 +85,7 @@ def _value(value: Any) -> dict[str, Any]:
 
 
 _MAX_SECONDS = 1.8e10
-"""Seconds whose nanoseconds fit into 64 bits."""
+"""Maximum number of seconds whose nanoseconds fit into 64 bits."""
 
 
 def _nanoseconds(seconds: float) -> str:
@@ -93,7 +93,7 @@ def _nanoseconds(seconds: float) -> str:
 
 
 class _Trace:
-    """The spans of a branch. `shared` is the last step in common with the branch of HEAD."""
+    """Trace of a branch. `shared` is the number of the last step that the branch shares with HEAD's branch."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class _Trace:
         self.provider = opening.model.partition("/")[0] if "/" in opening.model else "unknown"
 
     def spans(self) -> Iterator[dict[str, Any]]:
-        """Yield the span of the run, and those of its steps."""
+        """Yield the span of the run, and the spans of its steps."""
         yield self._run_span()
         step = 0
         calls: dict[str, RecordedCall] = {}
@@ -257,7 +257,7 @@ class _Trace:
 
 
 def _mark(event: ev.Event) -> Iterator[dict[str, Any]]:
-    """Yield the span event for a checkpoint, a person's decision, or a verdict."""
+    """Yield a span event if the event is a checkpoint, a person's decision, or a verdict."""
     values: dict[str, Any]
     match event:
         case ev.Checkpointed():
@@ -282,7 +282,7 @@ def _text_message(role: str, text: str) -> dict[str, Any]:
 
 
 def _message(entry: RecordEntry) -> dict[str, Any]:
-    """Return an entry as a message of the conventions."""
+    """Return an entry as a message in the form of the conventions."""
     match entry:
         case Message():
             return _text_message(entry.role, entry.content)
@@ -303,7 +303,7 @@ def _message(entry: RecordEntry) -> dict[str, Any]:
 
 
 def _newest(entries: Sequence[RecordEntry]) -> list[dict[str, Any]]:
-    """Return the newest messages of a request, after a message with the number of omitted messages, if any."""
+    """Return the newest messages of a request. If messages are omitted, the first message has their number."""
     messages = [entry for entry in entries if isinstance(entry, Message | ModelReply | CallResult)]
     left, kept = MAX_CONTENT_CHARACTERS, list[dict[str, Any]]()
     for place in range(len(messages) - 1, -1, -1):
@@ -323,13 +323,13 @@ def _dumped(messages: list[dict[str, Any]]) -> str:
 
 
 def send(content: dict[str, Any], address: str) -> str:
-    """Send spans to a collector and return a sentence for the user.
+    """Send spans to a collector, and return a message for the user.
 
-    The spans are sent as protobuf if `opentelemetry-proto` is installed, else as JSON. The environment variable
-    OTEL_EXPORTER_OTLP_HEADERS sets headers, such as a key.
+    The spans are sent as protobuf if `opentelemetry-proto` is installed, and as JSON otherwise. The environment
+    variable OTEL_EXPORTER_OTLP_HEADERS sets headers, such as a key.
 
     Raises:
-        ValueError: if the collector does not answer or refuses. The message names the problem.
+        ValueError: if the collector does not answer, or refuses the spans. The message names the problem.
     """
     import urllib.error
     import urllib.request
@@ -372,7 +372,7 @@ def _hint(code: int, kind: str) -> str:
 
 
 def _headers(address: str) -> dict[str, str]:
-    """Return the headers of the environment, or the user name and password of the address."""
+    """Return the headers that the environment sets, or a header for the user name and password in the address."""
     parts = urllib.parse.urlsplit(address)
     if parts.username:
         known = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
@@ -390,7 +390,7 @@ def _encoded(content: dict[str, Any]) -> tuple[bytes, str]:
 
 
 def to_protobuf(content: dict[str, Any]) -> Any:
-    """Convert spans to a message of opentelemetry-proto. Raises ImportError without that package."""
+    """Convert spans to a message of opentelemetry-proto. Raise ImportError if this package is not installed."""
     from google.protobuf.json_format import ParseDict
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 

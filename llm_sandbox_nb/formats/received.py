@@ -1,4 +1,4 @@
-"""Values from an untrusted JSON file, with checks of size, depth and types.
+"""Reading of values from an untrusted JSON file, with checks of size, depth and types.
 
 content = parse_json(data)
 for message in rows(content, "messages"):
@@ -15,7 +15,8 @@ from typing import Any
 from llm_sandbox_nb.trajectory.events import clean_text
 
 MAX_CONTAINERS = 4_000_000
-"""Maximum number of objects and arrays in a file; each needs up to 200 bytes of memory, but only two in the file."""
+"""Maximum number of objects and arrays in a file. Each needs up to 200 bytes of memory, but may have only two bytes in
+the file."""
 _MAX_COUNT = 2**53  # floats hold larger whole numbers inexactly
 
 
@@ -50,7 +51,11 @@ def _finite(written: str) -> float:
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:
-    """Return an object; `{}` for null. Raises ValueError for any other value; `what` names the value in the error."""
+    """Return an object, or `{}` for null. `what` is the name of the value in error messages.
+
+    Raises:
+        ValueError: if the value is neither an object nor null.
+    """
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -59,7 +64,11 @@ def mapping(value: Any, what: str) -> dict[str, Any]:
 
 
 def rows(holder: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """Return the objects in the array `name` of an object; empty if missing. Raises ValueError for other types."""
+    """Return the objects in the array `name` of an object, or none if the array is missing.
+
+    Raises:
+        ValueError: if the value has another type.
+    """
     value = holder.get(name)
     if value is None:
         return []
@@ -69,7 +78,11 @@ def rows(holder: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def text(holder: dict[str, Any], name: str) -> str:
-    """Return the text `name` of an object; empty if missing. Raises ValueError for other types."""
+    """Return the text `name` of an object, or an empty text if the text is missing.
+
+    Raises:
+        ValueError: if the value has another type.
+    """
     value = holder.get(name)
     if value is None:
         return ""
@@ -102,7 +115,7 @@ def _part_text(part: Any) -> str:
 
 
 def number(holder: dict[str, Any], name: str) -> float | None:
-    """Return the number `name` of an object; None if missing or of another type."""
+    """Return the number `name` of an object, or None if the value is missing, too large or of another type."""
     value = holder.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _MAX_COUNT:
         return None
@@ -110,12 +123,12 @@ def number(holder: dict[str, Any], name: str) -> float | None:
 
 
 def count(holder: dict[str, Any], name: str) -> int:
-    """Return the whole number `name` of an object; 0 if missing, negative or of another type."""
+    """Return the whole number `name` of an object, or 0 if the value is missing, negative or of another type."""
     return max(0, int(number(holder, name) or 0))
 
 
 def seconds(value: Any) -> float | None:
-    """Convert a time, in ISO 8601 or already in seconds, to seconds since the epoch; None for any other value."""
+    """Convert a time in ISO 8601 to seconds since the epoch. Return a number unchanged, and None for other values."""
     if isinstance(value, str):
         try:
             return datetime.datetime.fromisoformat(value).timestamp()
@@ -125,7 +138,7 @@ def seconds(value: Any) -> float | None:
 
 
 def iso_time(value: float | None) -> str | None:
-    """Format seconds since the epoch as ISO 8601 in UTC; None for 0 (unknown) and for times outside the calendar."""
+    """Format seconds since the epoch as ISO 8601 in UTC. Return None for 0 (unknown) and for invalid times."""
     if not value:
         return None
     try:
@@ -135,7 +148,10 @@ def iso_time(value: float | None) -> str | None:
 
 
 def arguments(value: Any) -> tuple[dict[str, Any] | None, str]:
-    """Return the arguments of a call as object and as JSON text; the object is None if the text is invalid."""
+    """Return the arguments of a call as an object and as JSON text. The object is None if the text is not an object.
+
+    If the arguments are given as an object or missing, the text is empty.
+    """
     if isinstance(value, dict):
         return value, ""
     if value is None or value == "":

@@ -1,14 +1,14 @@
-"""Records of runs in other projects' formats: recognized, read and written.
+"""Recognition, reading and writing of runs in the formats of other projects.
 
     for run in read_file(Path("run.traj")):
         print(run.name, run.form, run.trajectory.stop_reason)
     documents = write_record(trajectory, "atif", folder)
 
-As a program, this module prints the events of the record in standard input as JSON, for the Jupyter server:
+The Jupyter server runs this module as a program, which prints the events of the run in standard input as JSON:
 
     python -m llm_sandbox_nb.formats.records < trajectory.json
 
-A separate process reads the record, so a damaged or very large record cannot harm the server.
+Because a separate process reads the file, a damaged or very large file cannot harm the server.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ from llm_sandbox_nb.trajectory.saved_events import saved_events
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 MAX_FILE_BYTES = 512 * 1024**2
-"""Maximum bytes of a record."""
+"""Maximum size of a file in bytes."""
 MAX_MEMORY_BYTES = 4 * 1024**3
-"""Maximum bytes of memory of the program."""
+"""Maximum memory of the program in bytes."""
 _NAME_PATTERNS = (f"{Path(SEED).stem}*.json", "*.traj", "*.traj.json", "*.eval")
 _MAX_RUNS = 10_000
 
 
 class NoRecordError(LLMSandboxError, ValueError):
-    """Raised if a file does not contain a run in a known format. The message describes the actual content."""
+    """Error for a file that does not contain a run in a known format. The message describes the actual content."""
 
 
 @dataclass(frozen=True)
 class ForeignRun:
-    """A run recorded by another program. `form` is the name of the format."""
+    """Run that another program recorded. `form` is the name of the format."""
 
     name: str
     form: str
@@ -75,21 +75,21 @@ class ForeignRun:
 
 @dataclass(frozen=True)
 class RecordFormat:
-    """A format: its name, and the functions that recognize, read and write its files."""
+    """Format with the functions that recognize, read and write its files."""
 
     name: str
     """Name for `convert --to`."""
     title: str
     endings: tuple[str, ...]
-    """Endings of the names of its files."""
+    """Endings of file names in this format."""
     loses: str = ""
-    """Sentence about content that is lost in this format; empty if nothing is lost."""
+    """Sentence about content that is lost in this format. Empty if nothing is lost."""
     fits: Callable[[Any], bool] | None = None
     """Function that returns True for parsed JSON of this format."""
     read: Callable[[Any], list[RecordEntry]] | None = None
-    """Function that returns the entries of a document. Raises ValueError if a part has a wrong type."""
+    """Function that returns the entries of a document, and raises ValueError if a part has a wrong type."""
     write: Callable[[Sequence[RecordEntry], str, Collection[int]], WrittenRecord] | None = None
-    """Function that returns the document of a branch, from its entries, its name, and the indexes of copied entries."""
+    """Function that makes the document of a branch from its entries, its name, and the indexes of copied entries."""
 
 
 _MESSAGES_ONLY = (
@@ -137,7 +137,10 @@ def is_foreign(path: Path) -> bool:
 
 
 def _is_journal(path: Path) -> bool:
-    """Return True if JSON lines begin like a journal, or cannot be read, so that the journal's reader reports it."""
+    """Return True if JSON lines begin like a journal, or if they cannot be read.
+
+    In the second case, the reader of journals reports the error.
+    """
     if path.name == JOURNAL:
         return True
     try:
@@ -148,12 +151,12 @@ def _is_journal(path: Path) -> bool:
 
 
 def is_record_name(name: str) -> bool:
-    """Return True if the name of a file is one that other projects use for their records."""
+    """Return True if other projects use such a file name for their trajectories."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in _NAME_PATTERNS)
 
 
 def split_name(given: str | Path) -> tuple[Path, str]:
-    """Split `FILE#NAME` into the file and the name of one of its runs; the name is empty if absent."""
+    """Split `FILE#NAME` into the file and the name of one of its runs. Without `#NAME`, the name is empty."""
     path = Path(given).expanduser()
     before, mark, name = str(path).rpartition("#")
     if mark and not os.path.lexists(path) and Path(before).is_file():
@@ -166,7 +169,7 @@ def read_run(path: Path, name: str = "") -> ForeignRun:
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        NoRecordError: if the file is not a record, or has several runs, which the message names.
+        NoRecordError: if the file is not a trajectory, or has several runs. In the second case, the message names them.
     """
     runs = read_file(path)
     named = [run for run in runs if run.name == name] if name else runs
@@ -184,7 +187,7 @@ def read_file(path: Path) -> list[ForeignRun]:
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        NoRecordError: if the file is not a record, too large, or damaged.
+        NoRecordError: if the file is not a trajectory, is too large, or is damaged.
     """
     try:
         data = read_own_file(path.parent, path.name, MAX_FILE_BYTES)
@@ -194,7 +197,11 @@ def read_file(path: Path) -> list[ForeignRun]:
 
 
 def read_bytes(data: bytes, name: str, shown: str = "This file") -> list[ForeignRun]:
-    """Read the runs in the bytes of a file, which errors call `shown`. Raises NoRecordError."""
+    """Read the runs in the bytes of a file. Error messages call the file `shown`.
+
+    Raises:
+        NoRecordError: if the bytes are not a trajectory.
+    """
     try:
         if inspect_log.is_log(data):
             runs = inspect_log.read(data)
@@ -212,7 +219,7 @@ def read_bytes(data: bytes, name: str, shown: str = "This file") -> list[Foreign
 
 
 class _OtherKindError(LLMSandboxError, ValueError):
-    """Raised if a file is not a record; the message describes the file."""
+    """Error for a file that is not a trajectory. The message describes the file."""
 
 
 def _read_json(data: bytes, name: str) -> list[ForeignRun]:
@@ -233,7 +240,7 @@ def _read_json(data: bytes, name: str) -> list[ForeignRun]:
 
 
 def _json_lines(data: bytes) -> list[Any] | None:
-    """Return the values of JSON lines; None if a line is not JSON."""
+    """Return the values of JSON lines, or None if a line is not JSON."""
     lines = [line for line in data.splitlines() if line.strip()]
     if len(lines) < 2:
         return None
@@ -244,7 +251,7 @@ def _json_lines(data: bytes) -> list[Any] | None:
 
 
 def format_of(content: Any) -> RecordFormat | None:
-    """Return the format of parsed JSON; None for an unknown format or several runs."""
+    """Return the format of parsed JSON, or None for an unknown format and for several runs."""
     return next(
         (form for form in FORMATS.values() if form.fits is not None and form.fits(content)),
         None,
@@ -258,7 +265,7 @@ def _read_content(form: RecordFormat, content: Any, name: str) -> ForeignRun:
 
 
 def _many(content: Any) -> list[tuple[str, RecordFormat, Any]]:
-    """Return the runs in an object of runs by id, or in a list of runs; empty for other content."""
+    """Return the runs in an object of runs by id, or in a list of runs. Other content has no runs."""
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(content, dict):
         items = content.items()
@@ -276,11 +283,14 @@ def _many(content: Any) -> list[tuple[str, RecordFormat, Any]]:
 def write_record(
     trajectory: Trajectory, form: str, folder: Path | None = None, *, content: bool = False
 ) -> list[bytes]:
-    """Return a document for each branch of a run, HEAD's first; for Inspect and OpenTelemetry, one document for all.
+    """Return a document for each branch of a run, beginning with HEAD's branch.
+
+    Inspect and OpenTelemetry have one document for all branches.
 
     Args:
-        form: a name of `format_names.WRITTEN`.
-        folder: the run's folder, which holds long outputs.
+        trajectory: trajectory of the run.
+        form: one of the names in `format_names.WRITTEN`.
+        folder: folder of the run, which contains long outputs.
         content: True to include the texts of prompts, replies, calls and results in OpenTelemetry's spans.
 
     Raises:
@@ -305,7 +315,7 @@ def write_record(
 
 
 def branches_of(trajectory: Trajectory) -> list[Trajectory]:
-    """Return the trajectory of each branch, HEAD's first."""
+    """Return the trajectory of each branch, beginning with HEAD's branch."""
     others = [branch.tip for branch in trajectory.branches if not branch.head]
     return [trajectory, *map(trajectory.at, others)]
 
@@ -313,7 +323,7 @@ def branches_of(trajectory: Trajectory) -> list[Trajectory]:
 def document(
     form: RecordFormat, entries: Sequence[RecordEntry], branch: str = "run", copied: Collection[int] = ()
 ) -> Any:
-    """Return the document of a branch, including data that only the key `llm_sandbox_nb` can hold."""
+    """Return the document of a branch. Data without a field in the format is under the key `llm_sandbox_nb`."""
     assert form.write is not None
     assert form.read is not None
     if not any(isinstance(entry, Message | ModelReply) for entry in entries):
@@ -333,7 +343,7 @@ def _dumped(content: Any) -> bytes:
 
 
 def main() -> int:
-    """Print the events of the record in standard input; the exit code is 1 if there is no record."""
+    """Print the events of the run in standard input. The exit code is 1 if there is no run."""
     _limit_memory()
     try:
         found = read_bytes(sys.stdin.buffer.read(MAX_FILE_BYTES), "")

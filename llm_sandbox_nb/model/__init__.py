@@ -1,1 +1,1 @@
-"""The model: requests to its server or through LiteLLM, streams, errors, retries, and the scripted model."""
+"""Models: requests to their servers or through LiteLLM, streams, errors, retries, and the scripted model."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 _COLON = r"\b[^.,;:]{0,30}[:：]\s*\Z"
-"""Pattern of the text after a verb of quoting: "It reads:", "In the log I found:"."""
+"""Matches the text after a verb that announces a quotation, as in "It reads:" or "In the log I found:"."""
 _WORDS = {
     "English": (
         r"\bfor (?:example|instance)\b", r"\bexamples?\b", r"\be\.?g\.", r"\bsuch as\b", r"\bsyntax\b",
@@ -77,7 +77,7 @@ _SEARCHED_LENGTH = 500
 
 
 def why_announced(text: str, place: int) -> str:
-    """Return the reason why a call at `place` is only an illustration; otherwise an empty text."""
+    """Return the reason why a call at `place` is only an illustration, or an empty text for a real call."""
     line = text.rfind("\n", 0, place) + 1
     before = text[max(line, place - _SEARCHED_LENGTH) : place]
     if before.strip() and (_LIST_MARK.fullmatch(before) or not _SENTENCE_END.search(before)):

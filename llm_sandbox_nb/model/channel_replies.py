@@ -1,6 +1,7 @@
-"""Replies in channels: gpt-oss (harmony, with and without its marks) and Kimi K3 (elements).
+"""Reader of replies whose thoughts, answers and calls are in separate channels.
 
-Such a reply marks its thoughts, answers and calls.
+gpt-oss writes such replies in the harmony format, from which a server may remove the special tokens. Kimi K3 writes
+elements.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _MAX_BROKEN_HEADERS = 20_000
 
 
 def read_channels(text: str) -> ChannelReply | None:
-    """Parse a reply in channels; None for any other text."""
+    """Parse a reply in channels. Return None for any other text."""
     return _harmony(text) or _kimi3(text)
 
 
@@ -47,7 +48,7 @@ _STRIPPED = re.compile(
 
 
 def _harmony(text: str) -> ChannelReply | None:
-    """Parse the channel messages of gpt-oss; None for any other text."""
+    """Parse the channel messages of gpt-oss. Return None for any other text."""
     if not _HARMONY_BEGIN.match(text):
         return _harmony_without_marks(text)
     place, calls, more, failures = 0, WrittenCalls(), False, 0

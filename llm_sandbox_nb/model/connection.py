@@ -14,13 +14,16 @@ from llm_sandbox_nb.model.errors import Target
 from llm_sandbox_nb.model.route import Route
 
 _WELL_KNOWN = frozenset({"anthropic", "deepseek", "gemini", "groq", "mistral", "openai", "openrouter", "xai"})
-"""Providers that need a key, in the environment variable of their name."""
+"""Providers that need a key. The environment variable of the key is named after the provider."""
 _CREDENTIALS = re.compile(r"//[^/@]*@")
 
 
 @dataclass(frozen=True)
 class Access:
-    """Address and key from the person. Without `api_key`, `key` returns a typed key or one of the environment."""
+    """Address and key that the person gave.
+
+    If `api_key` is None, the method `key` returns the key that was typed, or the key in the environment.
+    """
 
     api_base: str | None = None
     api_key: str | None = field(default=None, repr=False)
@@ -44,7 +47,7 @@ class Access:
             )
 
     def key(self, route: Route) -> str | None:
-        """Return the key of the route's provider, or None.
+        """Return the key for the route's provider, or None if there is no key.
 
         Raises:
             ModelError: if the key has invalid characters.
@@ -55,7 +58,7 @@ class Access:
         return _checked_key(found, f"The environment variable {route.key_variable}") if found else None
 
     def has_known_key(self, provider: str) -> bool:
-        """Return True if a well-known provider has a key, which needs no import of LiteLLM."""
+        """Return True if the provider is well known and has a key. The check does not import LiteLLM."""
         return provider in _WELL_KNOWN and bool(
             self.api_key or typed_key(provider) or os.environ.get(f"{provider.upper()}_API_KEY")
         )
@@ -63,9 +66,10 @@ class Access:
     def target(
         self, route: Route, name: str, key_names: tuple[str, ...], *, answered: bool = False
     ) -> Target:
-        """Return the target of error messages for the model `name`.
+        """Return the facts about the model `name` and its server that error messages need.
 
-        `key_names` are the environment variables of a missing key, `answered` is True after the first reply.
+        `key_names` are the environment variables that could contain a missing key. `answered` is True after the first
+        reply.
         """
         return Target(
             model=name,
@@ -86,12 +90,12 @@ def _checked_key(key: str, source: str) -> str:
 
 
 _keys: dict[str, str] = {}
-"""Keys that a person typed, by provider. They are not put into `os.environ`, because child processes and sandboxes of
-the isolation `process` inherit it. Each request looks up its key, so that changes affect runs that have begun."""
+"""Keys that a person typed, by provider. They are not put into `os.environ`, because child processes and sandboxes with
+the isolation `process` inherit the environment. Each request looks up its key, so changes affect running runs too."""
 
 
 def keep_key(provider: str, key: str) -> None:
-    """Use this key for the models of a provider, even if the environment has another key."""
+    """Use the key for the models of a provider, even if the environment has another key."""
     _keys[provider] = key
 
 

@@ -1,4 +1,4 @@
-"""Context overflow in error messages of providers: detection, and the numbers in the message."""
+"""Detection of a context overflow in a provider's error message, and reading of the numbers in the message."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 
 class Wording(NamedTuple):
-    """Wording of a server for a context overflow."""
+    """Words with which a server reports a context overflow."""
 
     pattern: str
-    """Pattern that does not match other errors."""
+    """Regular expression for these words, which does not match other errors."""
     source: str
-    """Server, and a report or a file with this wording."""
+    """Server that uses the words, and a report or a file that contains them."""
     example: str
-    """Example of the sentence, with numbers."""
+    """Example of the error message."""
 
 
 WORDINGS = (
@@ -160,10 +160,10 @@ WORDINGS = (
         r"supports at most \d+ completion tokens", "OpenAI", "This model supports at most 8192 completion tokens",
     ),
 )  # fmt: skip
-"""Known wordings: 26 from reports, the others from providers that this package was tested with."""
+"""Known wordings. 26 of them come from reports, and the others from providers with which this package was tested."""
 _KNOWN_WORDING = re.compile("|".join(wording.pattern for wording in WORDINGS), re.IGNORECASE)
 _LIKELY_OVERFLOW = re.compile(r"\A(?=.*\bcontext)(?=.*\btokens?\b)(?=.*\d)", re.IGNORECASE | re.DOTALL)
-"""Pattern of a refusal (400) with an unknown wording that is probably an overflow."""
+"""Matches a refusal with an unknown wording that is probably an overflow."""
 # Messages about rate limits have numbers of tokens too: tokens per minute.
 _RATE_LIMIT = re.compile(r"tokens per (?:min|day|hour)|\bTP[MD]\b|rate[ _-]?limit|per minute", re.IGNORECASE)
 
@@ -220,19 +220,19 @@ _LOWER_BOUND = re.compile(rf"prompt contains at least|passed {_N} input tokens a
 
 @dataclass(frozen=True)
 class Overflow:
-    """Numbers of tokens in an overflow message, None if the message does not contain the number."""
+    """Token counts in an overflow message. A count is None if the message does not contain the count."""
 
     context_limit: int | None = None
     prompt_tokens: int | None = None
     completion_limit: int | None = None
-    """Maximum tokens of one reply of this model."""
+    """Maximum token count of one reply of this model."""
 
 
 def find_overflow(text: str, *, refused: bool = False) -> Overflow | None:
-    """Read the numbers in an error message about an overflow; None for other errors.
+    """Return the numbers in an error message about an overflow, or None for any other error.
 
-    `refused` is True if the server refused the request (400). Then an unknown wording counts too if it has the words
-    context and tokens and a number.
+    `refused` is True if the server refused the request (status 400 or 413). In this case, an unknown wording counts
+    too if it contains the words "context" and "tokens" and a number.
     """
     completion = _first(_COMPLETION_LIMITS, text)
     overflow = _KNOWN_WORDING.search(text) or completion or (refused and _LIKELY_OVERFLOW.search(text))

@@ -1,4 +1,4 @@
-"""Contract between the loop and a model: messages and tools in, one reply out."""
+"""Contract between the loop and a model: the model gets messages and tools, and returns one reply."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DeltaCallback = Callable[[str, str], None]
 
 
 BROKEN_OFF = "cut_off"
-"""The `finish_reason` of a reply that broke off in two attempts; servers do not send this word."""
+"""The `finish_reason` of a reply that was accepted although its end marker is missing. No server sends this word."""
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """Call as the model wrote it; `arguments` is the raw text, which may not be JSON."""
+    """Tool call as the model wrote the call. `arguments` is the raw text, which is not always valid JSON."""
 
     id: str
     name: str
@@ -30,7 +30,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Reply:
-    """Reply of a model. `message` is the reply in the history, in the form that the provider accepts."""
+    """Reply of a model. `message` is the history message for the reply, in the form that the provider accepts."""
 
     message: dict[str, Any]
     text: str = ""
@@ -41,21 +41,22 @@ class Reply:
     response_id: str | None = None
     response_model: str | None = None
     context_window: int | None = None
-    """Maximum tokens of prompt and reply together, if known."""
+    """Maximum token count of prompt and reply together, or None if the maximum is unknown."""
     left_out: tuple[str, ...] = ()
     """Names of settings that were not sent because the model does not accept them."""
     written: bool = False
     """True if the calls were read from the text."""
     raw_text: str | None = None
-    """Text before calls or thoughts were removed; None if the text was not changed."""
+    """The text as it was before calls or thoughts were removed from it. None if the text was not changed."""
     refused_call: str = ""
-    """Reason why a call in the text is not executed; empty if there is no such call."""
+    """Reason why a call in the text is not executed. Empty if the text has no such call."""
 
 
 class ModelError(LLMSandboxError):
-    """The model cannot be asked, or its request failed. `kind` names the cause, `retryable` says if a retry may help.
+    """Error of a model that cannot be asked, or of a failed request to the model.
 
-    For example, `solve(task, model="scripted/missing")`: this script does not exist.
+    `kind` names the cause. `retryable` is True if a retry may help. For example,
+    `solve(task, model="scripted/missing")` raises this error, because this script does not exist.
     """
 
     def __init__(
@@ -76,16 +77,16 @@ class ModelError(LLMSandboxError):
         model, or restarts), `unknown`."""
         self.retryable = retryable
         self.retry_after = retry_after
-        """Seconds to wait at the request of the provider."""
+        """Wait in seconds that the provider requests before the next attempt."""
         self.learned = dict(learned or {})
-        """Everything learned from the server's refusals so far, if this refusal added something; see `Recalls`."""
+        """All knowledge from the server's refusals so far; see `Recalls`. Empty if this refusal added no knowledge."""
 
 
 class ContextOverflowError(ModelError):
-    """Error for a conversation that does not fit into the model's context, together with the requested reply.
+    """Error for a conversation that does not fit into the model's context together with the requested reply.
 
-    `context_limit`, `prompt_tokens` and `completion_limit` (maximum tokens of one reply with any prompt) are the
-    numbers in the provider's message, or None.
+    `context_limit`, `prompt_tokens` and `completion_limit` are numbers from the provider's message. Each is None if
+    the message does not contain it. `completion_limit` is the maximum token count of one reply to any prompt.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class ContextOverflowError(ModelError):
 
 @dataclass
 class ModelSettings:
-    """Sampling settings, named as in the paper's inference table. None leaves a setting to the provider."""
+    """Sampling settings. A setting that is None is left to the provider."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -112,15 +113,15 @@ class ModelSettings:
     min_p: float | None = None
     repetition_penalty: float | None = None
     max_tokens: int | None = None
-    """Maximum tokens of one reply; None for `model_list.DEFAULT_REPLY_TOKENS`."""
+    """Maximum token count of one reply. With None, `model_list.reply_tokens` chooses the maximum."""
     timeout: float = 1200.0
-    """Seconds of silence after which a request fails; a slow reply may take longer."""
+    """Seconds without data after which a request fails. A slow reply may take longer in total."""
     extra_body: dict[str, Any] = field(default_factory=dict)
 
 
 @runtime_checkable
 class Model(Protocol):
-    """Interface of a model, which is behind HTTP, a script, or a token-level policy for training."""
+    """Interface of a model. A model asks a server, plays a script, or samples tokens from a policy in training."""
 
     name: str
     scripted: bool
@@ -136,7 +137,7 @@ class Model(Protocol):
 
         Raises:
             ContextOverflowError: if the conversation does not fit.
-            ModelError: after other failures, with `retryable` set if another attempt can help.
+            ModelError: after any other failure. `retryable` is True if another attempt can help.
         """
         ...
 
@@ -155,13 +156,13 @@ class Checkable(Protocol):
 
 @runtime_checkable
 class AppendOnly(Protocol):
-    """Model that stores the tokens of its conversations, so that messages can only be appended."""
+    """Model that stores the tokens of its conversations. Messages can be appended, but not changed."""
 
     append_only: bool
 
 
 class ContextLimit(NamedTuple):
-    """Maximum tokens of prompt and reply together."""
+    """Maximum token count of prompt and reply together."""
 
     tokens: int
     served: bool
@@ -173,7 +174,7 @@ class KnowsContext(Protocol):
     """Model whose context limit may be known before a request."""
 
     async def context_limit(self) -> ContextLimit | None:
-        """Return the limit, or None if unknown. A request to the server must be fast; exceptions are not raised."""
+        """Return the limit, or None if the limit is unknown. Answer fast, and raise no exceptions."""
         ...
 
 
@@ -184,11 +185,11 @@ class Recalls(Protocol):
     def recall(
         self, learned: Mapping[str, Any], replies: Iterable[tuple[dict[str, Any], str | None, bool]]
     ) -> None:
-        """Restore knowledge from a record.
+        """Restore knowledge from the record of a run.
 
         Args:
             learned: `ModelError.learned`. The record may come from a stranger, so the values are not trusted.
-            replies: messages with their reasoning, and True if their calls are native.
+            replies: message and reasoning of each earlier reply, and True if the calls in the message are native.
         """
         ...
 
@@ -198,15 +199,15 @@ class ServedHere(Protocol):
     """Model whose server is a child of this process."""
 
     def served_by(self) -> Mapping[str, Any]:
-        """Return the file and engine of the model, for the record; empty before `check`."""
+        """Return the facts about the model's file and engine for the run's record. Before `check`, return no facts."""
         ...
 
     def introduction(self) -> str:
-        """Return a sentence about the file and engine; empty before `check`."""
+        """Return a sentence about the model's file and engine. Before `check`, return an empty text."""
         ...
 
     def log_to(self, folder: Path) -> None:
-        """Also write the server's log to the folder of a run, until `end_log`."""
+        """Write the server's log also to the folder of a run, until `end_log` is called."""
         ...
 
     def end_log(self, folder: Path) -> None:
@@ -216,7 +217,7 @@ class ServedHere(Protocol):
 
 @runtime_checkable
 class WritesCalls(Protocol):
-    """Model that may be unable to make native calls: its runs then begin in text mode."""
+    """Model that may be unable to make native calls. In this case, runs with the model begin in text mode."""
 
     @property
     def writes_calls(self) -> bool:
@@ -226,21 +227,21 @@ class WritesCalls(Protocol):
 
 @runtime_checkable
 class SlowToBegin(Protocol):
-    """Model whose first reply needs preparations for some seconds."""
+    """Model whose first reply needs preparations that take some seconds."""
 
     def prepare(self) -> None:
         """Start the preparations without waiting. `reply` waits for them, and raises their errors.
 
-        Called in the event loop of the run, when its sandbox begins to start.
+        A run calls this method in its event loop when its sandbox begins to start.
         """
         ...
 
     async def prepared(self) -> None:
-        """Wait for the end of the preparations, so that they do not count as request time. Raise no exception."""
+        """Wait until the preparations end, so that they do not count as request time. Raise no exception."""
         ...
 
 
 async def until_prepared(model: Model) -> None:
-    """Wait for the preparations of `model`, if there are any."""
+    """Wait until the preparations of `model` end, if the model needs any."""
     if isinstance(model, SlowToBegin):
         await model.prepared()

@@ -1,4 +1,4 @@
-"""Road to a model whose server speaks OpenAI's protocol: one HTTP request for each reply, without LiteLLM.
+"""Requests without LiteLLM to a model whose server speaks OpenAI's protocol, with one HTTP request for each reply.
 
 Each request has a connection of its own: no connection stays open after a run or goes stale during a long tool call,
 and cancelling closes the connection. A request is sent once.
@@ -36,14 +36,14 @@ from llm_sandbox_nb.model.stream import Piece
 
 _MAX_ERROR_BYTES = 1 << 20
 _REFUSED_AT_TOP = frozenset({"oneOf", "anyOf", "allOf", "enum", "const", "not"})
-"""Keywords that OpenAI refuses at the top of a tool's schema."""
+"""Keywords that OpenAI refuses at the top level of a tool's schema."""
 _ADDRESSES = {"openai": OPENAI, "deepseek": "https://api.deepseek.com/beta"}
 _NO_KEY = {"openai": "no-key", "hosted_vllm": "fake-api-key"}
 """Keys that are sent to a server if the person has none."""
 
 
 class DirectRoad:
-    """Road without LiteLLM."""
+    """Way to send requests to a model without LiteLLM."""
 
     def __init__(self, route: Route, access: Access, habits: ServerHabits) -> None:
         self.route = route
@@ -55,12 +55,12 @@ class DirectRoad:
         return accepts_setting(self.route, name, value)
 
     def target(self, name: str, *, answered: bool) -> Target:
-        """Return the target of error messages."""
+        """Return the facts about the model and its server that error messages need."""
         missing = () if os.environ.get(self.route.key_variable) else (self.route.key_variable,)
         return self._access.target(self.route, name, missing, answered=answered)
 
     def check_key(self, target: Target) -> None:
-        """Raise ModelError if the provider needs a key and there is none."""
+        """Raise ModelError if the provider needs a key and the person has none."""
         if not target.has_key and not self._access.api_base and self.route.provider in _ADDRESSES:
             raise ModelError(f"No API key: {target.key_help}.", kind="authentication")
 
@@ -68,7 +68,7 @@ class DirectRoad:
         """Send a request and yield the pieces of the reply. `heard` is called when data arrives.
 
         Raises:
-            ServerError: if the server refuses, or fails.
+            ServerError: if the server refuses the request, or fails.
         """
         provider = self.route.provider
         address = self._access.api_base or address_of_environment(provider) or _ADDRESSES.get(provider)
@@ -123,7 +123,7 @@ class DirectRoad:
 
 
 def _accepted(tool: dict[str, Any]) -> dict[str, Any]:
-    """Return a tool without the parts of its schema that OpenAI refuses, which a schema of an MCP server may have."""
+    """Return a tool without the schema parts that OpenAI refuses. Tools of MCP servers may have such parts."""
     function = tool["function"]
     schema = {
         name: value for name, value in function.get("parameters", {}).items() if name not in _REFUSED_AT_TOP
@@ -161,7 +161,7 @@ def _url(address: str) -> httpx.URL:
 
 
 async def _beginning(response: httpx.Response) -> str:
-    """Return the text of an error answer, of a bounded length."""
+    """Return the beginning of the text of an error answer."""
     data = b""
     async for chunk in response.aiter_bytes():
         data += chunk

@@ -1,4 +1,4 @@
-"""Conversion of any failure of a request to a `ModelError`, whose message is one sentence with advice."""
+"""Conversion of any failed request to a `ModelError`. The error message is one sentence with advice."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ _TOOLS = _pattern(
     r"(?:tool|function) (?:role|message)s?[^.]{0,30} not (?:supported|allowed)|'tool' found using 'role'",
     r"role[^.]{0,40}(?:should|must) be (?:one of )?(?:'system', )?'user'(?:,)? (?:and|or) 'assistant'",
 )
-"""Pattern of a server or chat template that does not accept tools, or messages with their results."""
+"""Matches the error of a server or chat template that does not accept tools, or messages with tool results."""
 _TEMPLATE = _pattern(r"jinja|chat[ _]template|template error|raise_exception")
-"""Pattern of a chat template that refused the messages: retries do not help, even after a server error."""
+"""Matches the error of a chat template that refused the messages. Retries do not help, even after a server error."""
 _LOADING = _pattern(
     r"loading (?:the )?model|model (?:is|was) (?:still |currently )?(?:being )?load|(?:still|currently) loading",
     r"is loading|is (?:currently |still )?(?:starting|initiali[sz]ing|warming)|warming up",
@@ -70,11 +70,11 @@ _LOADING = _pattern(
 _NOT_LOADED = _pattern(
     r"(?:error|fail\w{0,10}|unable|could not|cannot)[^.]{0,40}\bload", r"out of memory|insufficient memory"
 )
-"""Pattern of a failure to load a model: waiting does not help."""
+"""Matches the error of a server that cannot load its model. Waiting does not help."""
 _WRONG_PATH = _pattern(
     r"unexpected endpoint|404 page not found|invalid url \(|cannot post|no route matches|unknown request url",
 )
-"""Pattern of a server without an API at the path; LM Studio answers with status 200."""
+"""Matches the answer of a server that has no API at the path. LM Studio gives this answer with status 200."""
 _UNEXPECTED = _pattern(r"unexpected keyword argument")
 _PER_MINUTE = re.compile(r"Limit:? *(\d[\d,]{0,15})[, ].{0,400}?Requested:? *(\d[\d,]{0,15})", re.DOTALL)
 _TIMEOUTS = frozenset(
@@ -97,19 +97,19 @@ class ServerError(LLMSandboxError):
 
 @dataclass(frozen=True)
 class Target:
-    """Target of a request, for the advice in error messages."""
+    """Facts about the model and the server of a request, which error messages need for their advice."""
 
     model: str
     api_base: str | None = None
     has_key: bool = False
     key_names: tuple[str, ...] = ("OPENAI_API_KEY",)
-    """Environment variables of the provider's key."""
+    """Environment variables that can contain the provider's key."""
     answered: bool = False
-    """True if the server has answered before, so that a failed connection means a restart."""
+    """True if the server has answered before. A failed connection then means that the server restarts."""
 
     @property
     def where(self) -> str:
-        """Text with the address of the server; empty for the provider's default address."""
+        """Text with the server's address. Empty if the provider's default address is used."""
         return f" at {self.api_base}" if self.api_base else ""
 
     @property
@@ -140,13 +140,13 @@ def refused_setting(error: BaseException, names: frozenset[str]) -> str | None:
         return None
     if (parameter := (failure.parameter or "").partition(".")[0]) in names:
         return parameter
-    # The first name: some servers list the supported settings after the refused one.
+    # The first name is the refused setting, because some servers list the supported settings after it.
     found = re.search(rf"(?<![\w-])({'|'.join(sorted(names))})(?![\w-])", failure.text)
     return found[1] if found else None
 
 
 def no_provider(model: str) -> ModelError:
-    """Return the error for a model name without a known provider or an address."""
+    """Return the error for a model without a known provider, if no address is given either."""
     return ModelError(
         f"No provider is known for the model {model}: write provider/model, for example openai/{model}, "
         "or give the address of your server with --api-base.",
@@ -155,7 +155,7 @@ def no_provider(model: str) -> ModelError:
 
 
 def broken_off(target: Target, detail: str = "the reply has no end") -> ModelError:
-    """Return the error for a connection that ended before the reply."""
+    """Return the error for a connection that ended before the reply was complete."""
     return ModelError(
         f"The connection to {target.model}{target.where} broke off ({detail}): try again.",
         kind="connection",
@@ -195,7 +195,7 @@ def _loading(failure: Failure, target: Target) -> ModelError | None:
 
 
 WAITED_FOR = "it is waited for"
-"""End of the sentence about a server that is not ready."""
+"""Last words of the error message about a server that is not ready."""
 
 
 def _loading_error(state: str, target: Target, after: float | None = None) -> ModelError:
@@ -214,7 +214,7 @@ def _tools(failure: Failure, target: Target) -> ModelError | None:
 
 
 def no_tools(target: Target, detail: str) -> ModelError:
-    """Return the error for a server that does not accept tools, or messages with the results of calls."""
+    """Return the error for a server that does not accept tools, or messages with tool results."""
     return ModelError(
         f"{target.model}{target.where} does not accept tools ({detail}): start its server with a tool parser, or let "
         "the model write its calls as text.",
@@ -374,11 +374,11 @@ _RULES: tuple[Callable[[Failure, Target], ModelError | None], ...] = (
 
 # --- the content of exceptions: ServerError, and exceptions of LiteLLM, OpenAI's client, httpx and aiohttp ---
 # LiteLLM maps errors by their text, and maps some incorrectly. The status, headers and body of the provider's answer
-# are further down the chain of exceptions, and count first.
+# are further down the chain of exceptions, and take precedence.
 
 _MAX_DETAIL_LENGTH = 600
 _MAX_TEXT_LENGTH = 20_000
-"""Maximum characters of an error that are searched: the patterns need quadratic time for hostile texts."""
+"""Maximum number of searched characters of an error, because the patterns need quadratic time for hostile texts."""
 _TEXT_FIELDS = ("message", "code", "type")
 
 
@@ -389,17 +389,17 @@ class Failure:
     status: int | None
     headers: Mapping[str, str]
     text: str
-    """Text of the provider's error with its codes; without an answer, the texts of all exceptions."""
+    """Text and codes of the provider's error. If the provider did not answer, the texts of all exceptions."""
     detail: str
-    """Sentence of the provider, for the person."""
+    """Error message of the provider, which the person reads."""
     types: frozenset[str]
-    """Names of all exception classes in the chain, bases included."""
+    """Names of all exception classes in the chain, and of their base classes."""
     parameter: str | None = None
     """Parameter that the provider refuses."""
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the exception and all its causes, outermost first."""
+    """Yield an exception and all its causes, beginning with the outermost exception."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -412,7 +412,7 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def examine(error: BaseException) -> Failure:
-    """Collect the facts in the whole chain of `error`."""
+    """Collect the facts about a failure from the whole exception chain of `error`."""
     parts = list(chain(error))
     response = next((found for part in reversed(parts) if (found := _answer(part)) is not None), None)
     sources = [source for part in reversed(parts) for source in _sources(part)]
@@ -434,7 +434,7 @@ def examine(error: BaseException) -> Failure:
 
 
 def _texts(parts: list[BaseException]) -> list[str]:
-    """Return the texts of the exceptions, without LiteLLM's copies, which contain tracebacks and links."""
+    """Return the texts of the exceptions. LiteLLM's copies are skipped, because they contain tracebacks and links."""
     originals = [part for part in parts if not type(part).__module__.startswith("litellm.exceptions")]
     texts = [str(part) for part in originals if str(part)] or [str(part) for part in parts if str(part)]
     return texts or [type(parts[-1]).__name__]
@@ -460,7 +460,7 @@ def _sources(error: BaseException) -> Iterator[object]:
 
 
 _INSIDE = ("error", "errors", "detail", "details", "fault", "message", "exception")
-"""Fields in which servers put an error object, or a list of them, inside another."""
+"""Fields in which servers nest an error object, or a list of error objects, in another object."""
 _SENTENCE = (
     "message",
     "detail",
@@ -476,9 +476,9 @@ _MAX_DEPTH = 6
 
 
 def error_object(source: object, depth: int = 0) -> dict[str, Any]:
-    """Find the error in an answer, for any form of JSON: `message`, with `code`, `type`, `param`.
+    """Return the error object in an answer of any JSON form. The object has `message`, and often `code` or `param`.
 
-    Empty if there is no error: a text alone is not an error object.
+    The object is empty if the answer has no error. A text alone is not an error object.
     """
     if isinstance(source, bytes):
         source = source.decode(errors="replace")
@@ -505,7 +505,7 @@ def error_object(source: object, depth: int = 0) -> dict[str, Any]:
 
 
 def _error_of_list(items: list[Any], depth: int) -> dict[str, Any]:
-    """Return the first error of a list with the sentences of all errors, for example those of pydantic."""
+    """Return the first error of a list, with the joined messages of all errors. Pydantic sends such lists."""
     errors = [error for item in items[:20] if (error := error_object(item, depth + 1))]
     texts = [item for item in items[:20] if isinstance(item, str) and item.strip()]
     if not errors:
@@ -523,7 +523,7 @@ def _is_json(value: object) -> bool:
 
 
 def _numbers(body: Mapping[str, Any]) -> str:
-    """Return the token counts in separate fields, such as llama.cpp's `n_ctx`."""
+    """Return a text with the token counts that are in separate fields, such as llama.cpp's `n_ctx`."""
     found = [
         f" | {name} = {body[name]}"
         for name in ("n_prompt_tokens", "n_ctx")
@@ -533,7 +533,10 @@ def _numbers(body: Mapping[str, Any]) -> str:
 
 
 def _status(parts: list[BaseException], body: Mapping[str, Any]) -> int | None:
-    """Return the HTTP status of a failure; None for LiteLLM's invented 500 if a connection failed."""
+    """Return the HTTP status of a failure, or None if there is no status.
+
+    If a connection failed, LiteLLM invents the status 500, which is ignored.
+    """
     originals = [
         part for part in reversed(parts) if not type(part).__module__.startswith("litellm.exceptions")
     ]
@@ -544,14 +547,17 @@ def _status(parts: list[BaseException], body: Mapping[str, Any]) -> int | None:
 
 
 def tidy(text: str) -> str:
-    """Put a sentence on one line, without names of exception classes at the beginning, and shorten long ones."""
+    """Put an error message on one line, remove exception class names at its beginning, and shorten a long message."""
     text = " ".join(text.split())
     text = re.sub(r"^(?:(?:litellm\.)?\w*(?:Error|Exception|Timeout)(?: -|:) *)+", "", text).rstrip(". ")
     return text if len(text) <= _MAX_DETAIL_LENGTH else text[:_MAX_DETAIL_LENGTH] + "…"
 
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Return the requested wait in seconds: `retry-after-ms`, or `retry-after` as seconds or an HTTP date."""
+    """Return the wait in seconds that the headers request, or None if they request no wait.
+
+    The header is `retry-after-ms`, or `retry-after` with a number of seconds or an HTTP date.
+    """
     if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
     value = headers.get("retry-after")

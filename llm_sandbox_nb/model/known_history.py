@@ -1,4 +1,4 @@
-"""Known parts of conversations, so that each request reads and converts only the new messages."""
+"""Caches for the known parts of conversations. With them, each request reads and converts only the new messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PerConversation(Generic[_T]):
         return self._kept.get(id(messages[0])) if messages else None
 
     def keep(self, messages: Sequence[Message], value: _T) -> None:
-        """Store `value`, which must hold a reference to `messages`: the key is the id of the first message."""
+        """Store `value`, which must hold a reference to `messages`, because the key is the id of the first message."""
         if messages:
             self._kept[id(messages[0])] = value
             self._kept.move_to_end(id(messages[0]))
@@ -37,14 +37,14 @@ class PerConversation(Generic[_T]):
 def same_beginning(old: list[Message], new: list[Message]) -> int:
     """Return the number of equal messages at the beginning of both lists."""
     shorter = min(len(old), len(new))
-    # Fast: comparing lists skips the content of identical objects.
+    # This is fast, because the comparison of lists skips the content of identical objects.
     if old[:shorter] == new[:shorter]:
         return shorter
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
 
 
 class KnownHistory:
-    """Counts and ids of one history."""
+    """Counts and call ids of one history."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
@@ -77,7 +77,7 @@ class KnownHistories:
         self._known: PerConversation[KnownHistory] = PerConversation()
 
     def read(self, messages: list[Message]) -> KnownHistory:
-        """Return the counts and ids of `messages`."""
+        """Return the counts and call ids of `messages`."""
         known = self._known.get(messages)
         if known is None or not known.continues(messages):
             known = KnownHistory()
@@ -92,13 +92,13 @@ def compact_json(value: Any) -> str:
 
 
 class SentHistories:
-    """JSON of the messages that were sent, for the conversations of a model."""
+    """Cache of the JSON of sent messages, for the conversations of a model."""
 
     def __init__(self) -> None:
         self._sent: PerConversation[tuple[list[Message], list[str]]] = PerConversation()
 
     def to_json(self, messages: list[Message], convert: Callable[[list[Message]], list[Message]]) -> str:
-        """Return the JSON of a list of messages. `convert` gets the new messages, and converts each independently."""
+        """Return the JSON of a list of messages. `convert` gets only the new messages, and must convert each alone."""
         known, written = self._sent.get(messages) or ([], [])
         same = same_beginning(known, messages)
         written = [*written[:same], *map(compact_json, convert(messages[same:]))]

@@ -1,6 +1,6 @@
-"""Road to a model through LiteLLM: one streamed request for each reply, without retries.
+"""Requests to a model through LiteLLM: one streamed request for each reply, without retries.
 
-LiteLLM is imported late, with all features off that connect to servers other than the model's server.
+LiteLLM is imported late. All its features that connect to servers other than the model's server are turned off.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _ENVIRONMENT = {
     "MAX_BASE64_LENGTH_FOR_LOGGING": "0",
 }
 COMPROMISED = ("1.82.7", "1.82.8", "1.107.0")
-"""Releases of LiteLLM that were published with malicious code; pyproject.toml excludes the same releases."""
+"""Releases of LiteLLM that were published with malicious code. pyproject.toml excludes the same releases."""
 
 
 def compromised_version() -> str:
-    """Return a sentence with advice if a compromised release is installed; otherwise an empty text."""
+    """Return a warning with advice if a compromised release is installed, and an empty text otherwise."""
     version = importlib.metadata.version("litellm")
     if version not in COMPROMISED:
         return ""
@@ -60,7 +60,7 @@ _KEY_FILTER = KeyFilter()
 
 @functools.cache
 def backend() -> Any:
-    """Import and configure LiteLLM. The first call needs seconds: async code should call it in a thread.
+    """Import and configure LiteLLM. The first call needs seconds, so async code should make this call in a thread.
 
     Raises:
         ImportError: if the installed release is known to be malicious.
@@ -88,21 +88,21 @@ def backend() -> Any:
 
 
 async def loaded() -> Any:
-    """Return `backend()`, imported in a daemon thread, so that the import cannot delay the end of a run."""
+    """Return LiteLLM. The import is in a daemon thread, so that it cannot delay the end of a run."""
     return (
         backend() if backend.cache_info().currsize else await in_daemon_thread(backend, name="import-litellm")
     )
 
 
 _CACHE_POINTS = [{"location": "message", "role": "system"}, {"location": "message", "index": -1}]
-"""Marks for Anthropic's prompt cache, so that the history, most of an agent's request, is cached."""
+"""Places for Anthropic's prompt cache. They make the provider cache the history, which is most of a request."""
 _LITELLM_HTTP = frozenset({"anthropic", "gemini"})
-"""Providers that accept a client of LiteLLM's HTTP class; all others use LiteLLM's client."""
+"""Providers that accept a client of LiteLLM's HTTP class. For all other providers, LiteLLM uses its own client."""
 _log = logging.getLogger(__name__)
 
 
 class LiteLLMRoad:
-    """Road through LiteLLM.
+    """Way to send requests to a model through LiteLLM.
 
     LiteLLM caches connections beyond the life of event loops, and its HTTP client silently repeats a request when the
     server hangs up. So each request gets a client of its own, if the provider accepts one.
@@ -119,7 +119,7 @@ class LiteLLMRoad:
         return _accepts(self._litellm, self.route, name, value)
 
     def target(self, name: str, *, answered: bool) -> Target:
-        """Return the target of error messages."""
+        """Return the facts about the model and its server that error messages need."""
         environment = self._litellm.validate_environment(model=self.route.model)
         missing = () if environment.get("keys_in_environment") else environment.get("missing_keys") or ()
         names = tuple(key for key in missing if key.endswith("_API_KEY"))
@@ -158,7 +158,7 @@ class LiteLLMRoad:
             "timeout": httpx.Timeout(request.timeout, connect=min(request.timeout, 30.0)),
             "num_retries": 0,
             "max_retries": 0,
-            # Tools that LiteLLM would run itself; from 1.106 on, looking for them needs another package.
+            # Without this, LiteLLM 1.106 and later look for tools that LiteLLM runs itself, and need another package.
             "_skip_mcp_handler": True,
         }
         if request.stream_options:
@@ -216,7 +216,7 @@ class LiteLLMRoad:
 
 @functools.lru_cache(maxsize=256)
 def _accepts(litellm: Any, route: Route, name: str, value: Any) -> bool:
-    """Return True if LiteLLM's table allows the setting for this model, by building a request without sending it."""
+    """Return True if LiteLLM's table allows the setting for the model. A request is built for this, but not sent."""
     try:
         litellm.utils.get_optional_params(
             model=route.sent_name, custom_llm_provider=route.provider, **{name: value}
@@ -258,10 +258,10 @@ def _call(delta: Any) -> CallPiece:
 
 
 def _client(route: Route, api_base: str | None, extra: dict[str, Any]) -> Any:
-    """Make a client for one request, which adds the `extra` fields; None if the provider does not accept a client.
+    """Make a client for one request, which adds the `extra` fields. Return None if the provider accepts no client.
 
     Raises:
-        ModelError: if an environment variable is invalid, with the name of the variable.
+        ModelError: if an environment variable is invalid. The message names the variable.
     """
     proxies.check_certificates(api_base)
     proxies.proxy_for(api_base or "https://api.invalid")
@@ -281,7 +281,7 @@ def _once_only() -> type[Any]:
     from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
 
     class OnceOnly(AsyncHTTPHandler):
-        """HTTP client of LiteLLM without a second attempt, which adds extra fields to a body."""
+        """HTTP client of LiteLLM that makes no second attempt, and that adds extra fields to a body."""
 
         extra: Mapping[str, Any] = MappingProxyType({})
         own: httpx.AsyncClient | None = None
@@ -297,14 +297,14 @@ def _once_only() -> type[Any]:
             return await super().post(*args, data=data, **kwargs)
 
         async def single_connection_post_request(self, *args: Any, **kwargs: Any) -> Any:
-            # Called while the failure of the first attempt is being handled.
+            # LiteLLM calls this method while it handles the failure of the first attempt.
             raise
 
     return OnceOnly
 
 
 def _merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the fields of `extra`, and of nested objects, into a body."""
+    """Merge the fields of `extra` into a body. Nested objects are merged in the same way."""
     nested = {
         name: _merged(body[name], value)
         for name, value in extra.items()
@@ -314,7 +314,7 @@ def _merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _cost(litellm: Any, route: Route, usage: Any) -> float | None:
-    """Return the cost in US dollars by LiteLLM's table; None if the table does not know the model."""
+    """Return the cost in US dollars by LiteLLM's table, or None if the table has no price for the model."""
     try:
         info = litellm.get_model_info(model=route.model)
         prompt, completion = litellm.cost_per_token(model=route.model, usage_object=usage)

@@ -16,7 +16,7 @@ SendReasoning = Literal["auto", "none", "reasoning_content", "thinking_blocks"]
 REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_text", "reasoning_details")
 """Fields in which servers send reasoning. Only servers that need reasoning get it back: others refuse it."""
 NOTHING_SAID = "(nothing)"
-"""Content in the history of a reply without text and calls, because servers refuse an empty message."""
+"""Content of a reply without text and calls in the history, because servers refuse an empty message."""
 _STANDARD_FIELDS = {
     "system": ("content",),
     "user": ("content",),
@@ -29,27 +29,27 @@ _NOT_SENT = frozenset(
         "audio", "annotations", *REASONING,
     }
 )  # fmt: skip
-"""Known fields of a reply, each with a rule of its own."""
+"""Known fields of a reply. Other code decides if they are sent back."""
 
 
 @dataclass(frozen=True)
 class MessageForm:
-    """Form of messages for one server: fields beyond OpenAI's, and adaptations to refusals."""
+    """Form of messages for one server: fields outside of OpenAI's protocol, and adaptations to refusals."""
 
     reasoning: SendReasoning | str = "none"
     """Field in which reasoning is sent back."""
     unknown_fields: bool = False
     """True to send back the unknown fields of the server's messages and calls."""
     short_ids: bool = False
-    """True to send ids of calls as 9 letters and digits, which every server accepts."""
+    """True to send call ids as 9 letters and digits, which every server accepts."""
     dropped: frozenset[str] = frozenset()
     """Fields that the server refused."""
     wanted: frozenset[str] = frozenset()
-    """Fields whose absence the server refused: `name` of a tool message, `content`, `thought_signature`."""
+    """Fields without which the server refused a request, such as `name` of a tool message, or `content`."""
     no_system: bool = False
     """True to move the system message into the first message of the user."""
     alternate: bool = False
-    """True to merge two messages of the same role in a row."""
+    """True to merge consecutive messages of the same role."""
 
     @property
     def depends_on_others(self) -> bool:
@@ -119,13 +119,13 @@ def _clean_call(call: dict[str, Any], form: MessageForm) -> dict[str, Any]:
 
 
 def _called_names(messages: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the names of the tools of all calls, by call id."""
+    """Return the tool name of each call, by call id."""
     calls = [call for message in messages for call in message.get("tool_calls") or ()]
     return {str(call.get("id")): call["function"]["name"] for call in calls}
 
 
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}|functions\.[\w-]+:\d+")
-"""Pattern of ids that are not changed. The chat template of Kimi's models reads the tool name from the id."""
+"""Matches call ids that are sent unchanged. The chat template of Kimi's models reads the tool name from the id."""
 _LETTERS = string.ascii_letters + string.digits
 
 
@@ -152,7 +152,7 @@ def _system_into_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _alternating(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge messages of the same role in a row; add a user message after a result to the result."""
+    """Merge consecutive messages of the same role. Append a user message to the tool result directly before it."""
     found: list[dict[str, Any]] = []
     for message in messages:
         last = found[-1] if found else {}

@@ -1,4 +1,4 @@
-"""LiteLLM's list of models: providers, context limits and prices, read from its file without importing LiteLLM."""
+"""LiteLLM's list of models with providers, context limits and prices. The file is read without importing LiteLLM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llm_sandbox_nb.trajectory.events import Usage
 _LIST = "model_prices_and_context_window_backup.json"
 _PROVIDER = re.compile(r'^    \w+ = "([^"]+)"', re.MULTILINE)
 DEFAULT_REPLY_TOKENS = 16_384
-"""Default maximum tokens of one reply. Without a limit, a local model may write until its context is full."""
+"""Default token limit of one reply. Without a limit, a local model may write until its context is full."""
 
 
 def _folder() -> Path:
@@ -30,7 +30,7 @@ def _folder() -> Path:
 
 @functools.cache
 def models_of_list() -> dict[str, dict[str, Any]]:
-    """Return LiteLLM's list of models; empty if the list cannot be read."""
+    """Return LiteLLM's list of models, or an empty dictionary if the list cannot be read."""
     try:
         listed: dict[str, dict[str, Any]] = json.loads((_folder() / _LIST).read_text("utf-8"))
     except (OSError, ValueError):
@@ -40,7 +40,7 @@ def models_of_list() -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def providers() -> frozenset[str]:
-    """Return the providers of LiteLLM: the possible parts before the slash of a model's name."""
+    """Return the names of LiteLLM's providers, which stand before the slash in a model's name."""
     try:
         source = (_folder() / "types" / "utils.py").read_text("utf-8")
     except OSError:
@@ -50,26 +50,26 @@ def providers() -> frozenset[str]:
 
 
 def about(route: Route) -> Mapping[str, Any]:
-    """Return the row of a model; empty if the list has no such model."""
+    """Return the entry of a model in the list, or an empty mapping if the list has no such model."""
     models = models_of_list()
     return models.get(route.model) or models.get(route.sent_name) or {}
 
 
 def context_window(route: Route) -> int | None:
-    """Return the context limit of a model; None if unknown."""
+    """Return the context limit of a model, or None if the limit is unknown."""
     models = models_of_list()
     tokens = (models.get(name, {}).get("max_input_tokens") for name in (route.model, route.sent_name))
     return next((found for found in tokens if isinstance(found, int) and found > 0), None)
 
 
 def reply_tokens(route: Route) -> int:
-    """Return the default maximum tokens of one reply: at most half of the context, and the model's maximum."""
+    """Return the default token limit of one reply: at most half of the context, and at most the model's own limit."""
     known = [about(route).get("max_output_tokens"), (context_window(route) or 0) // 2]
     return min([DEFAULT_REPLY_TOKENS, *(limit for limit in known if isinstance(limit, int) and limit > 0)])
 
 
 def cost(route: Route, usage: Usage, now: datetime | None = None) -> float | None:
-    """Return the cost in US dollars of a request that was sent without LiteLLM; None if the price is unknown."""
+    """Return the cost in US dollars of a request that was sent without LiteLLM, or None if the price is unknown."""
     name = ":".join(route.sent_name.split(":")[:2]) if route.sent_name.startswith("ft:") else route.sent_name
     models = models_of_list()
     row = models.get(f"{route.provider}/{name}") or models.get(name) or {}
@@ -97,14 +97,17 @@ def cost(route: Route, usage: Usage, now: datetime | None = None) -> float | Non
 
 
 def _above(row: Mapping[str, Any], tokens: int) -> str:
-    """Return the ending of the prices for a long prompt, such as `_above_272k_tokens`; empty for a short prompt."""
+    """Return the ending of the price names for a long prompt, such as `_above_272k_tokens`.
+
+    The ending is empty for a short prompt.
+    """
     bounds = (re.fullmatch(r"input_cost_per_token(_above_(\d+)(k?)_tokens)", name) for name in row)
     found = [(int(match[2]) * (1000 if match[3] else 1), match[1]) for match in bounds if match]
     return max(((bound, ending) for bound, ending in found if tokens > bound), default=(0, ""))[1]
 
 
 def _is_off_peak(pricing: Any, now: datetime) -> bool:
-    """Return True in the hours, UTC, in which a provider is cheaper."""
+    """Return True if the provider is cheaper at the time `now`, which is in UTC."""
     for window in pricing.get("windows", ()) if isinstance(pricing, dict) else ():
         today = now.isoweekday() in window.get("weekdays", range(1, 8))
         if today and any(begin <= f"{now:%H:%M}" < end for begin, end in _hours(window.get("hours_utc"))):
@@ -113,7 +116,7 @@ def _is_off_peak(pricing: Any, now: datetime) -> bool:
 
 
 def _hours(listed: Any) -> Iterator[tuple[str, str]]:
-    """Yield begin and end of hours such as `10:00-00:00`; midnight as an end is that of the next day."""
+    """Yield the beginning and the end of each range such as `10:00-00:00`. An end at midnight becomes `24:00`."""
     for hours in [listed] if isinstance(listed, str) else listed or ():
         begin, _, end = hours.partition("-")
         yield begin, "24:00" if end == "00:00" else end

@@ -1,4 +1,4 @@
-"""Names of models: models by name, completion of names, and model servers on this machine.
+"""Creation of models from their names, completion of model names, and search for model servers on this machine.
 
 This module does not import LiteLLM.
 """
@@ -41,19 +41,19 @@ def make_model(
     api_key: str | None = None,
     send_reasoning: SendReasoning = "auto",
 ) -> Model:
-    """Make the model `name`, with a name of LiteLLM: `openai/gpt-5`, `anthropic/...`, `hosted_vllm/...`.
+    """Make a model from its name in LiteLLM, such as `openai/gpt-5`, `anthropic/...` or `hosted_vllm/...`.
 
-    Nothing is imported or sent before the first reply.
+    This function neither imports LiteLLM nor sends a request.
 
     Args:
-        name: with `api_base` and without a known provider, a model of the OpenAI-compatible server at that address.
-            `local/NAME` is a model on this machine, see `model/local/source.py`: its file is fetched, and its server
-            started, by the check or the first request. `scripted/NAME` plays a packaged script, `scripted/PATH.yaml`
-            a script of yours (see `model/scripted.py`), without LiteLLM or any other model.
+        name: name of the model. With `api_base`, a name without a known provider belongs to the OpenAI-compatible
+            server at this address. `local/NAME` is a model on this machine (see `model/local/source.py`). The check
+            or the first request fetches its file and starts its server. `scripted/NAME` plays a packaged script, and
+            `scripted/PATH.yaml` plays your own script (see `model/scripted.py`).
         api_base: address of the model's server.
         api_key: key for the server or the provider.
-        send_reasoning: field in which later requests send reasoning back; `auto` chooses by provider. A self-hosted
-            server whose chat template needs reasoning requires `reasoning_content`.
+        send_reasoning: message field in which later requests send reasoning back. `auto` chooses the field by
+            provider. A self-hosted server whose chat template needs reasoning requires `reasoning_content`.
 
     Raises:
         ModelError: if the script or local model does not exist, or the name is empty.
@@ -79,8 +79,8 @@ def make_model(
 def model_names(begun: str, environment: Mapping[str, str]) -> list[str]:
     """Return the names that begin with `begun`, for completion.
 
-    Without a slash, these are local models, scripts of the package, and providers, limited to providers with a key if
-    there are any. After a slash, these are the provider's models that call tools.
+    Before a slash, the names are providers, local models and packaged scripts. If any provider has a key, only
+    providers with a key are offered. After a slash, the names are the provider's models that call tools.
     """
     scripts = [*local_names(), *(f"scripted/{name}" for name in script_names())]
     provider, slash, _ = begun.partition("/")
@@ -138,9 +138,10 @@ def typed_key_of(model: str, api_base: str | None = None) -> str | None:
 
 
 def provider_of(model: str, api_base: str | None = None) -> str:
-    """Return the provider of a model by name, without LiteLLM; empty if unknown.
+    """Return the provider of a model, or an empty text if the provider is unknown. LiteLLM is not imported.
 
-    With an address, a name without a provider belongs to an OpenAI-compatible server, as in `request.find_route`.
+    If there is an address, a name without a provider belongs to an OpenAI-compatible server, as in
+    `request.find_route`.
     """
     first, slash, _ = model.partition("/")
     if slash and first in providers():
@@ -158,10 +159,10 @@ _MAX_MODELS = 100
 
 
 class LocalServer(NamedTuple):
-    """Server that answers; `models` are names for cells, used together with `api_base`."""
+    """Model server on this machine. Cells can use the names in `models` together with `api_base`."""
 
     program: str
-    """Program that usually uses this port; the server itself did not confirm the name."""
+    """Program that usually uses this port. The server itself did not confirm the name."""
     api_base: str
     models: tuple[str, ...]
 
@@ -169,7 +170,7 @@ class LocalServer(NamedTuple):
 async def find_local_servers(ports: Iterable[tuple[str, int]] | None = None) -> list[LocalServer]:
     """Find the servers on 127.0.0.1 that list models, with one request of at most two seconds each.
 
-    Any program may answer, so answers are hostile: bounded in size and time, and only plain names are used.
+    Any program may answer, so answers are not trusted. Their size and time are limited, and only plain names are used.
     """
     asked = list(PORTS.items()) if ports is None else list(ports)
     # Neither a proxy nor a redirect may lead the request to another machine.

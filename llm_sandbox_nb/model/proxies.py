@@ -1,7 +1,7 @@
-"""Proxy and certificates of the environment, for one address.
+"""Proxy and certificates that the environment sets for an address.
 
-They are read here because HTTP clients fail at invalid values without naming the variable, and because requests to this
-machine must not use a proxy.
+HTTP clients do not read these settings themselves, for two reasons. They fail at invalid values without naming the
+variable, and requests to this machine must not use a proxy.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ logging.getLogger("httpx").addFilter(
 )  # its messages contain the whole address, and a key may be in the query
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _ACCEPTED_ENCODINGS = "gzip, deflate"
-"""Compressions of answers: 64 KB unpack to at most 66 MB; with zstd to 2 GB, in one step."""
+"""Accepted compressions of answers. In one step, 64 KB unpack to at most 66 MB, but to 2 GB with zstd."""
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if a host is this machine."""
+    """Return True if a host name or address means this machine."""
     host = host.strip("[]").rstrip(".").casefold()
     if host == "localhost" or host.endswith(".localhost"):
         return True
@@ -41,10 +41,10 @@ def is_loopback(host: str) -> bool:
 
 
 def proxy_for(address: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """Return the proxy for an address, or None.
+    """Return the proxy for an address, or None if requests to the address use no proxy.
 
     Raises:
-        ModelError: if the variable with the proxy has an invalid value.
+        ModelError: if the variable that names the proxy has an invalid value.
     """
     environment = os.environ if environment is None else environment
     url = httpx.URL(address)
@@ -85,7 +85,7 @@ def _wrong(name: str, problem: str) -> ModelError:
 
 
 def _left_out(url: httpx.URL, environment: Mapping[str, str]) -> bool:
-    """Return True if NO_PROXY contains the host: its name, the end of its name, its address, or its network."""
+    """Return True if NO_PROXY contains the host's name, the end of the name, the IP address, or its IP network."""
     host = url.host.strip("[]").casefold()
     try:
         number = ipaddress.ip_address(host)
@@ -128,18 +128,18 @@ def check_certificates(address: str | None, environment: Mapping[str, str] | Non
 
 @functools.cache
 def certificates(*, of_environment: bool) -> ssl.SSLContext:
-    """Return the certificates for the check of servers, cached: loading them is most of the cost of a client."""
+    """Return the certificates with which servers are checked. They are cached, because loading them takes long."""
     return httpx.create_ssl_context(trust_env=of_environment)
 
 
 def http_client(address: str, **options: Any) -> httpx.AsyncClient:
     """Make a client for one address, with the proxy and the certificates of the environment.
 
-    Requests of the client raise ModelError for an answer that is compressed in another way than asked for, and for a
-    redirect to another server if redirects are followed.
+    A request of the client raises ModelError if the answer has a compression that was not requested. If redirects are
+    followed, a redirect to another server raises ModelError too.
 
     Raises:
-        ModelError: if an environment variable is invalid, with the name of the variable.
+        ModelError: if an environment variable is invalid. The message names the variable.
     """
     check_certificates(address)
     outside = not is_loopback(httpx.URL(address).host)
@@ -151,7 +151,7 @@ def http_client(address: str, **options: Any) -> httpx.AsyncClient:
 
 
 async def _check_encoding(response: httpx.Response) -> None:
-    """Raise ModelError for a compression that was not asked for, or for several, one in the other."""
+    """Raise ModelError for a compression that was not requested, or for several nested compressions."""
     named = response.headers.get("content-encoding", "").lower().split(",")
     encodings = [encoding.strip() for encoding in named if encoding.strip() not in ("", "identity")]
     if len(encodings) > 1 or not set(encodings) <= set(_ACCEPTED_ENCODINGS.split(", ")):
@@ -165,7 +165,7 @@ async def _check_encoding(response: httpx.Response) -> None:
 async def check_redirect(response: httpx.Response) -> None:
     """Raise ModelError for a redirect to another server, which would get the conversation and perhaps a key.
 
-    Another port is another server: other programs of this machine answer there.
+    Another port counts as another server, because another program may answer there.
     """
     if not response.has_redirect_location:
         return

@@ -1,4 +1,4 @@
-"""Model behind HTTP: asked directly if its server speaks OpenAI's protocol, otherwise through LiteLLM."""
+"""Model behind HTTP. Requests go directly to a server with OpenAI's protocol, and through LiteLLM to all others."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ from llm_sandbox_nb.trajectory.events import Usage
 _MAX_STORED_REASONINGS = 4096
 _CHARACTERS_PER_TOKEN = 4
 _REPORT_SECONDS = 60.0
-"""Seconds until the server is asked for its context again: a benchmark asks for each task, with up to five requests."""
+"""Seconds until the server is asked for its context again. A benchmark asks for each task, with up to six requests."""
 
 
 class _ListenerError(LLMSandboxError):
-    """Error of the callback for pieces, as opposed to a failure of the model."""
+    """Error that the callback for pieces raised, in contrast to a failure of the model."""
 
 
 class RemoteModel:
-    """Model behind HTTP, made by `model_names.make_model`."""
+    """Model behind HTTP. The function `model_names.make_model` makes such models."""
 
     scripted = False
 
@@ -80,16 +80,16 @@ class RemoteModel:
         self._known = KnownHistories()
         self._reasonings = ReasoningOfMessages()
         self._found: Found | None = None
-        """Models of the server, once a path or model was not found."""
+        """Models that the server lists. None until the server did not find a path or a model."""
         self._reported: tuple[float, bool, int | None] = (-_REPORT_SECONDS, False, None)
-        """Newest report of the context: its time, if the server had replied before, and the tokens."""
+        """Newest report of the context: its time, True if the server had replied before, and the token count."""
         self._importing: asyncio.Future[Any] | None = None
         self._listed_name: str | None = None
-        """Name of the model in the server's list, if it differs from `name`."""
+        """Name of the model in the server's list, or None if this name does not differ from `name`."""
 
     @property
     def api_base(self) -> str | None:
-        """Address of the server, if given."""
+        """Address of the server, or None if the person gave no address."""
         return self._access.api_base
 
     def prepare(self) -> None:
@@ -106,7 +106,7 @@ class RemoteModel:
                 await loaded()
 
     def _direct_route(self, extra_body: Mapping[str, Any] = MappingProxyType({})) -> Route | None:
-        """Return the route for requests without LiteLLM, or None."""
+        """Return the route for requests without LiteLLM, or None if LiteLLM is needed."""
         address = self._access.api_base
         route = find_route(self.name, address, self._listed_name)
         return None if route is None or needs_responses(route, address, extra_body) else route
@@ -120,7 +120,7 @@ class RemoteModel:
     async def check(self) -> None:
         """Check that the provider is known and has a key.
 
-        A well-known provider with a key needs no import of LiteLLM, which would need seconds.
+        A well-known provider with a key is accepted without importing LiteLLM, because the import needs seconds.
 
         Raises:
             ModelError: if the provider is unknown, or has no key.
@@ -140,7 +140,10 @@ class RemoteModel:
             self._habits.calls_natively = self._habits.calls_natively or native
 
     async def context_limit(self) -> ContextLimit | None:
-        """Return the limit that the server at the given address reports, otherwise the limit in LiteLLM's list."""
+        """Return the limit that the server at the given address reports, or the limit in LiteLLM's list.
+
+        LiteLLM's list is used if the person gave no address, or if the server reports no limit.
+        """
         try:
             route = (await self._road()).route
             key = self._access.key(route)
@@ -252,9 +255,9 @@ class RemoteModel:
         )
 
     async def _look_at_server(self, failure: ModelError, route: Route) -> ModelError:
-        """List the models of a server without the requested path or model, and correct the address and the name.
+        """Ask a server that did not find the path or the model for its models, and correct the address and the name.
 
-        The corrections apply to all further requests, and are made only once.
+        The corrections apply to all further requests. They are made only once.
         """
         address = str(self._access.api_base)
         shown = public_address(address)
@@ -323,7 +326,7 @@ class _Silence:
 
 
 class ReasoningOfMessages:
-    """Reasoning of the last replies, for servers that turn out to require reasoning in the history."""
+    """Store of the reasoning of the last replies. A server may turn out to require reasoning in the history."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, str] = OrderedDict()
@@ -336,7 +339,7 @@ class ReasoningOfMessages:
             self._kept.popitem(last=False)
 
     def of(self, message: dict[str, Any]) -> str:
-        """Return the reasoning of a message; empty if unknown."""
+        """Return the reasoning of a message, or an empty text if the reasoning is unknown."""
         return self._kept.get(_message_key(message), "")
 
 
@@ -356,7 +359,7 @@ def _cut_by_limit(assembly: Assembly, calls: tuple[ToolCall, ...], settings: Mod
 
 
 def _usage(assembly: Assembly, calls: tuple[ToolCall, ...], prompt_characters: int) -> Usage:
-    """Return the usage; numbers that the server did not report are estimated, and have no price."""
+    """Return the usage. Numbers that the server did not report are estimated, and an estimate has no price."""
     usage = assembly.usage
     reasoning = math.ceil(len(assembly.reasoning) / _CHARACTERS_PER_TOKEN)
     if usage is None:

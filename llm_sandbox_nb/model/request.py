@@ -1,6 +1,6 @@
-"""Content of a request: the route, and the settings and the history in a form that the provider accepts.
+"""Content of a model request: the route, and the settings and history in the form that the provider accepts.
 
-The rules for one provider are the constants below, by the provider's name.
+The constants below contain the rules for single providers, by the provider's name.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ OPENAI = "https://api.openai.com/v1"
 _STANDARD = ("temperature", "top_p", "max_tokens")
 _EXTENDED = ("top_k", "min_p", "repetition_penalty")
 SETTINGS = frozenset(_STANDARD + _EXTENDED)
-"""Settings that are left out for a model that does not accept them."""
-# Providers with an API of their own: the extended settings that they accept, with the names for LiteLLM.
+"""Names of the settings that are left out of requests to a model that does not accept them."""
+# For each provider with an API of its own, the extended settings that it accepts, with LiteLLM's names for them.
 _OWN_API: dict[str, dict[str, str]] = {
     "anthropic": {"top_k": "top_k"},
     "bedrock": {"top_k": "top_k"},
@@ -43,28 +43,28 @@ _OWN_PROTOCOL = frozenset(
         "triton", "vertex_ai", "vertex_ai_beta", "watsonx", "watsonx_text",
     }
 )  # fmt: skip
-"""Providers whose own protocol is used even with an address; all others then use OpenAI's protocol."""
+"""Providers whose own protocol is used even if an address is given."""
 _KEEPS_PROVIDER = frozenset(
     {"openai", "custom_openai", "hosted_vllm", "litellm_proxy", "openrouter", "deepseek"}
 )
-"""Providers of OpenAI's protocol for which LiteLLM sends everything after the first slash of the name."""
+"""Providers with OpenAI's protocol to which LiteLLM sends everything after the first slash of the model's name."""
 _NEEDS_THINKING_BLOCKS = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai"})
 _DIRECT = frozenset({"openai", "hosted_vllm", "deepseek"})
 """Providers that are asked without LiteLLM."""
 _REASONS = re.compile(r"gpt-(5(?!-chat)|6)")
-"""Pattern of the names of OpenAI's models that reason, besides those like `o3`."""
+"""Matches the names of OpenAI's reasoning models, except for the o series such as `o3`."""
 _VERSION = re.compile(r"gpt-(\d+)(?:\.(\d+))?(?:[.-]|$)")
-"""Pattern of the name of a model of OpenAI with its version."""
+"""Matches the name of an OpenAI model, with the version as groups."""
 
 
 def find_route(name: str, api_base: str | None, listed_name: str | None = None) -> Route | None:
-    """Find the route of a model that is asked without LiteLLM; None if only LiteLLM knows the route.
+    """Return the route of a model that is asked without LiteLLM, or None if only LiteLLM knows the route.
 
     Args:
         name: name of the model.
-        api_base: address of a server. Then the name after a provider is sent unchanged, and a name without a provider
-            belongs to an OpenAI-compatible server.
-        listed_name: name of the model in the server's list, if known.
+        api_base: address of a server, or None. If there is an address, the text after the provider is sent unchanged,
+            and a name without a provider belongs to an OpenAI-compatible server.
+        listed_name: name of the model in the server's list, or None if it is unknown.
     """
     first, slash, rest = name.partition("/")
     known = bool(slash) and first in providers()
@@ -81,13 +81,13 @@ def find_route(name: str, api_base: str | None, listed_name: str | None = None) 
 
 
 def address_of_environment(provider: str) -> str | None:
-    """Return the address of a provider's server in the environment."""
+    """Return the address that the environment sets for a provider's server."""
     address = os.environ.get("OPENAI_BASE_URL") if provider == "openai" else None
     return address or os.environ.get(f"{provider.upper()}_API_BASE") or None
 
 
 def litellm_route(litellm: Any, name: str, api_base: str | None) -> Route:
-    """Find the route of a model that LiteLLM is asked for.
+    """Return the route of a model that is asked through LiteLLM.
 
     Raises:
         ModelError: if the provider of the name is unknown.
@@ -104,7 +104,7 @@ def litellm_route(litellm: Any, name: str, api_base: str | None) -> Route:
 
 
 def needs_responses(route: Route, api_base: str | None, extra_body: Mapping[str, Any]) -> bool:
-    """Return True if a model of OpenAI calls tools only over the Responses API, which LiteLLM translates to."""
+    """Return True if an OpenAI model calls tools only over the Responses API, to which LiteLLM translates requests."""
     if route.provider != "openai":
         return False
     if route.sent_name.startswith("responses/") or about(route).get("mode") == "responses":
@@ -119,7 +119,7 @@ def needs_responses(route: Route, api_base: str | None, extra_body: Mapping[str,
 
 
 def is_openai_itself(address: str) -> bool:
-    """Return True for an address of OpenAI, False for another server with its protocol."""
+    """Return True if an address belongs to OpenAI itself, and not to another server with OpenAI's protocol."""
     try:
         return f".{httpx.URL(address).host}".endswith(".openai.com")
     except httpx.InvalidURL:  # the request raises the error
@@ -127,7 +127,7 @@ def is_openai_itself(address: str) -> bool:
 
 
 def _speaks_openai(provider: str, api_base: str) -> bool:
-    """Return True if the address uses OpenAI's protocol although the name begins with another provider."""
+    """Return True if a server uses OpenAI's protocol although the model's name begins with another provider."""
     if provider in ("ollama", "ollama_chat"):  # Ollama's own protocol is at the root
         return api_base.rstrip("/").endswith("/v1")
     return provider not in _OWN_PROTOCOL and provider not in _KEEPS_PROVIDER
@@ -139,7 +139,7 @@ def sampling(
     accepts: Callable[[str, Any], bool],
     refused: Iterable[str] = (),
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Convert the settings to arguments for this provider. Also return the names of omitted settings.
+    """Convert the settings to arguments for the route's provider. Also return the names of omitted settings.
 
     `accepts` returns True if the model accepts a standard setting with this value.
     """
@@ -166,7 +166,7 @@ def sampling(
 
 
 def reasons(route: Route) -> bool:
-    """Return True for a model of OpenAI that reasons, whose limit of a reply is called `max_completion_tokens`."""
+    """Return True for a reasoning model of OpenAI. Such models call the token limit `max_completion_tokens`."""
     if route.provider != "openai":
         return False
     is_o = re.match(r"o\d", route.sent_name) and about(route).get("litellm_provider") == "openai"
@@ -174,7 +174,10 @@ def reasons(route: Route) -> bool:
 
 
 def accepts_setting(route: Route, name: str, value: Any) -> bool:
-    """Return True if a model that is asked without LiteLLM accepts a standard setting, as far as the list knows."""
+    """Return True if a model that is asked without LiteLLM accepts a standard setting.
+
+    The answer relies on the model's name and on LiteLLM's list of models.
+    """
     if name == "max_tokens" or not reasons(route):
         return True
     row = about(route)
@@ -190,7 +193,7 @@ def accepts_setting(route: Route, name: str, value: Any) -> bool:
 def assistant_message(
     assembly: Assembly, calls: tuple[ToolCall, ...], way: SendReasoning | str
 ) -> dict[str, Any]:
-    """Make the history message of a reply, with reasoning only if the provider needs it."""
+    """Make the history message for a reply. The message contains reasoning only if the provider needs reasoning."""
     message: dict[str, Any] = {**assembly.message_extra, "role": "assistant", "content": assembly.text}
     if calls:
         message["tool_calls"] = [
@@ -210,7 +213,7 @@ def _function(call: ToolCall, extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reasoning_field(route: Route) -> SendReasoning:
-    """Return the field in which the provider needs reasoning."""
+    """Return the message field in which the provider needs reasoning, or `none` if the provider needs no reasoning."""
     if route.provider in _NEEDS_THINKING_BLOCKS:
         return "thinking_blocks"
     return "reasoning_content" if (route.asked or route.provider) in _NEEDS_REASONING_TEXT else "none"

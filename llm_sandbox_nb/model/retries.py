@@ -1,4 +1,7 @@
-"""Retries around a model; no other layer retries. The waits grow up to a limit, with jitter, and can be cancelled."""
+"""Retries of failed requests to a model. No other layer retries.
+
+The waits between requests grow up to a limit, have jitter, and can be cancelled.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,17 @@ from llm_sandbox_nb.model.contract import (
 from llm_sandbox_nb.model.errors import WAITED_FOR
 
 AttemptCallback = Callable[[int, ModelSettings], None]
-"""Function called before each request with the number of the attempt, from 1, and the settings of the request."""
+"""Function called before each request with the attempt number, which begins at 1, and the settings of the request."""
 FailureCallback = Callable[[int, ModelError, float | None], None]
-"""Function called after each failure with the attempt, the error, and the seconds until the next attempt or None."""
+"""Function called after each failure with the attempt number, the error, and the seconds until the next attempt.
+
+The seconds are None if no attempt follows.
+"""
 
 MIN_REDUCED_REPLY_TOKENS = 1024
-"""Smallest limit of a reply for which a request is repeated."""
+"""Smallest token limit with which a request is repeated after a context overflow."""
 COUNT_TOLERANCE_TOKENS = 256
-"""Tokens kept free because providers count the prompt a little differently from one request to the next."""
+"""Number of tokens that stay unused, because providers count a prompt slightly differently in each request."""
 
 
 @dataclass(frozen=True)
@@ -34,24 +40,24 @@ class RetryPolicy:
     """Number and timing of retries. Times are seconds."""
 
     attempts: int = 6
-    """Requests for one reply, the first included."""
+    """Maximum number of requests for one reply, including the first request."""
     unreachable_attempts: int = 3
-    """Requests for one reply if the server cannot be reached, which usually means a wrong address."""
+    """Maximum number of requests for one reply if the server cannot be reached. Usually the address is wrong then."""
     first_wait: float = 1.0
     longest_wait: float = 60.0
     jitter: float = 0.25
-    """Random share of the wait, so that many workers do not repeat their requests at the same moment."""
+    """Share of the wait that is random, so that many workers do not repeat their requests at the same moment."""
     longest_retry_after: float = 600.0
-    """Longest wait that a provider can request; if a provider requests more, the run gives up."""
+    """Longest wait that a provider can request. If a provider requests a longer wait, the run gives up."""
     loading_wait: float = 600.0
-    """Maximum wait for a server that loads its model, or restarts. No wait if `attempts` is 1."""
+    """Maximum wait for a server that restarts or loads its model. If `attempts` is 1, there is no such wait."""
     loading_pause: float = 5.0
-    """Maximum time between two requests to such a server."""
+    """Maximum time between two requests to such a server, unless the server requests a longer time."""
 
     def wait(
         self, attempt: int, error: ModelError, chance: Callable[[], float] = random.random
     ) -> float | None:
-        """Return the seconds to wait after failure number `attempt`; None to give up."""
+        """Return the wait in seconds after failure number `attempt`, or None if no further attempt is made."""
         if error.kind == "setting":  # each setting is refused only once, so this is not an endless loop
             return 0.0
         limit = self.unreachable_attempts if error.kind == "unreachable" else self.attempts
@@ -65,7 +71,10 @@ class RetryPolicy:
         return backoff * (1 - self.jitter * chance())
 
     def wait_for_loading(self, waited: float, error: ModelError) -> float | None:
-        """Return the seconds until the next request to a loading server after `waited` seconds; None to give up."""
+        """Return the seconds until the next request to a loading server, or None if no further request is made.
+
+        `waited` is the number of seconds since the first failure of the loading server.
+        """
         if self.attempts <= 1 or waited >= self.loading_wait:
             return None
         pause = min(self.loading_pause, max(self.first_wait, waited / 4))
@@ -85,10 +94,10 @@ async def reply_with_retries(
     on_attempt: AttemptCallback | None = None,
     on_failure: FailureCallback | None = None,
 ) -> Reply:
-    """Request a reply as often as the policy allows. Cancelling ends a request or a wait at once.
+    """Request a reply, and repeat the request as often as the policy allows.
 
-    If the conversation does not fit because of the requested tokens, fewer tokens are requested. Failures of a server
-    that loads its model do not count as attempts.
+    Cancelling ends a request or a wait at once. If the conversation does not fit because too many tokens are
+    requested, the next request is for fewer tokens. Failures of a server that loads its model do not count as attempts.
 
     Raises:
         ModelError: the last failure, if no further attempt is made.
@@ -123,13 +132,13 @@ async def reply_with_retries(
 
 
 def waited_in_vain(error: ModelError, seconds: float) -> ModelError:
-    """Return the error for a loading server after the end of the wait."""
+    """Return the error for a server that was still loading when the wait ended."""
     ending = f"it was waited for {seconds:.0f} seconds" if seconds else "try again later"
     return ModelError(str(error).replace(WAITED_FOR, ending), kind=error.kind, retryable=True)
 
 
 def smaller_request(settings: ModelSettings, error: ModelError) -> ModelSettings | None:
-    """Return settings with fewer requested tokens, if then the conversation can fit; otherwise None."""
+    """Return settings that request fewer tokens, or None if the conversation would not fit even then."""
     if not isinstance(error, ContextOverflowError):
         return None
     asked = settings.max_tokens

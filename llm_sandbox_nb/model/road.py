@@ -1,4 +1,4 @@
-"""Road to a model's server: a request in, the pieces of the reply out."""
+"""Interface between a model and the code that sends a request to its server and receives the pieces of the reply."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class ModelRequest:
     messages: Callable[[], list[dict[str, Any]]]
     """Function that converts the whole history to the form that the provider accepts."""
     messages_json: Callable[[], str]
-    """Function that returns the same as JSON, and converts only the new messages."""
+    """Function that returns the converted history as JSON. The function converts only the new messages."""
     tools: list[dict[str, Any]]
     settings: dict[str, Any]
     """Sampling settings, and `extra_body` with all settings outside of OpenAI's protocol."""
     stream: bool
     stream_options: dict[str, Any]
     timeout: float
-    """Seconds of silence after which the request fails."""
+    """Seconds without data after which the request fails."""
 
 
 class Road(Protocol):
-    """Way to ask a model. Implementations are `DirectRoad` and `LiteLLMRoad`."""
+    """Way to send requests to a model. Implementations are `DirectRoad` and `LiteLLMRoad`."""
 
     route: Route
 
@@ -38,17 +38,20 @@ class Road(Protocol):
         ...
 
     def target(self, name: str, *, answered: bool) -> Target:
-        """Return the target of error messages for the model `name`; `answered` is True after the first reply."""
+        """Return the facts about the model `name` and its server that error messages need.
+
+        `answered` is True after the first reply.
+        """
         ...
 
     def check_key(self, target: Target) -> None:
-        """Raise ModelError if the provider needs a key and there is none."""
+        """Raise ModelError if the provider needs a key and the person has none."""
         ...
 
     def pieces(self, request: ModelRequest, heard: Callable[[], None]) -> AsyncGenerator[Piece, None]:
         """Send a request and yield the pieces of the reply. `heard` is called when data arrives.
 
         Raises:
-            Exception: any failure; `errors.to_model_error` explains it.
+            Exception: any failure. `errors.to_model_error` explains the failure.
         """
         ...

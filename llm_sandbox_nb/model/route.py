@@ -1,4 +1,4 @@
-"""Route of requests for a model: the name that is sent, the provider, and the protocol."""
+"""Route of the requests to a model: the name that is sent, the provider, and the protocol."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Route:
-    """Route of requests: LiteLLM's name for the model, and the provider."""
+    """Route of the requests to a model. `model` is LiteLLM's name for the model."""
 
     model: str
     provider: str
     openai_compatible: bool
     asked: str = ""
-    """Provider in the name of a model of the person's own server, which is asked in OpenAI's protocol; else empty."""
+    """Provider in the model's name if a server of the person is asked with OpenAI's protocol. Otherwise empty."""
 
     @property
     def sent_name(self) -> str:
@@ -22,5 +22,5 @@ class Route:
 
     @property
     def key_variable(self) -> str:
-        """Environment variable of the key."""
+        """Name of the environment variable that contains the key."""
         return f"{(self.asked or self.provider).upper()}_API_KEY"

@@ -1,4 +1,4 @@
-"""Scripted model: replies are the turns of a script in YAML. No request is sent, and LiteLLM is not imported.
+"""Scripted model, whose replies are the turns of a YAML script. No request is sent, and LiteLLM is not imported.
 
     chunk: 12              # characters of one streamed piece (default 24)
     delay: 0.02            # seconds before each further piece (default 0)
@@ -13,10 +13,10 @@
         calls: [{tool: submit, arguments: {}}]
 
 A turn has `text`, `reasoning`, `calls` (`tool` with `arguments`, or with `raw_arguments` for text that is not JSON),
-`usage` (`prompt_tokens`, `completion_tokens`; otherwise counted, four characters per token), `delay` (seconds before
-its first piece) and `error`. The number of the turn is the number of assistant messages in the history, so forks and
-replays of a conversation work. Commands start in the working directory in every isolation, so scripts name files by
-relative paths.
+`usage` (`prompt_tokens` and `completion_tokens`), `delay` (seconds before its first piece) and `error`. Without
+`usage`, four characters count as one token. The number of assistant messages in the history is the number of the
+next turn, so forks and replays of a conversation work. Commands start in the working directory in every isolation, so
+scripts name files by relative paths.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Part(BaseModel):
 
 
 class ScriptCall(_Part):
-    """Tool call. Without `id`, the id is made from the turn; an empty id is sent unchanged."""
+    """Tool call of a turn. If `id` is None, the id is made from the numbers of turn and call. An empty id is kept."""
 
     tool: str
     arguments: dict[str, Any] = Field(default_factory=dict)
@@ -76,7 +76,7 @@ class ScriptUsage(_Part):
 
 
 class ScriptError(_Part):
-    """Failure in place of the turn. `times` is the number of requests of the turn that fail; None for all."""
+    """Failure in place of the turn. `times` is the number of requests that fail. If `times` is None, all fail."""
 
     kind: ErrorKind = "server"
     message: str = "The script says that this request fails."
@@ -106,7 +106,10 @@ class ScriptTurn(_Part):
     error: ScriptError | None = None
 
     def usage_for(self, characters: int) -> ScriptUsage:
-        """Return the given usage, or count four characters per token for a prompt of `characters` characters."""
+        """Return the usage in the script, or an estimate with four characters per token.
+
+        `characters` is the number of characters in the prompt.
+        """
         if self.usage is not None:
             return self.usage
         reply = self.reasoning + self.text + "".join(call.tool + call.text for call in self.calls)
@@ -118,7 +121,7 @@ class ScriptTurn(_Part):
 
 
 class Script(_Part):
-    """Turns of the assistant, and the size and delay of streamed pieces."""
+    """Script with the turns of the assistant, and with the size and delay of streamed pieces."""
 
     turns: list[ScriptTurn]
     chunk: int = Field(default=24, ge=1)
@@ -153,7 +156,7 @@ class Player:
         self._failed: Counter[int] = Counter()
 
     def next_turn(self, number: int) -> tuple[ScriptTurn, ScriptError | None]:
-        """Return the turn after `number` replies, and the error to raise in its place, if any.
+        """Return the turn after `number` replies, and the error that replaces the turn. The error may be None.
 
         Raises:
             ModelError: if the script has ended.
@@ -174,7 +177,7 @@ def parse_script(text: str, origin: str = "the script") -> Script:
     """Parse a script from YAML.
 
     Raises:
-        ModelError: if the text is not YAML or not a script, with the place of the problem.
+        ModelError: if the text is not YAML or not a script. The message names the place of the problem.
     """
     try:
         return Script.model_validate(yaml.safe_load(text) or {})
@@ -190,7 +193,7 @@ def parse_script(text: str, origin: str = "the script") -> Script:
 
 
 def load_script(name: str) -> Script:
-    """Load a packaged script, or the YAML file of a path.
+    """Load a packaged script, or the script in a YAML file.
 
     Raises:
         ModelError: if the script does not exist or is invalid.
@@ -211,7 +214,7 @@ def find_script(name: str) -> Path:
     """Return the path of the script `name`.
 
     Raises:
-        ModelError: if there is no such script, with a list of the packaged scripts.
+        ModelError: if there is no such script. The message lists the packaged scripts.
     """
     is_path = "/" in name or "\\" in name or name.endswith((".yaml", ".yml"))
     path = Path(name).expanduser() if is_path else SCRIPTS / f"{name}.yaml"

@@ -1,4 +1,4 @@
-"""Context with which a model server was started, from the endpoint of each server that reports the number.
+"""Context limit with which a model server was started, as an endpoint of the server reports the limit.
 
 | server | where |
 |---|---|
@@ -8,7 +8,7 @@
 | LM Studio | `/api/v1/models`: `context_length` of a loaded instance |
 | TGI | `/info`: `max_total_tokens`, else `max_input_tokens` |
 
-The context that a model was trained for is not used: servers often load a smaller context.
+The context length that a model was trained for is not used, because servers often load a smaller context.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _TIMEOUT = 3.0
 """Seconds until a request without an answer ends."""
 _MAX_ANSWER_BYTES = 16_000_000
 _MIN_CONTEXT_TOKENS, _MAX_CONTEXT_TOKENS = 256, 1 << 28
-"""Plausible contexts; other numbers are ignored."""
+"""Limits of a plausible context. Other numbers are ignored."""
 _NUM_CTX = re.compile(r"^[ \t]*num_ctx[ \t]+(\d{1,9})[ \t\r]*$", re.MULTILINE)
 
 
 async def served_context(api_base: str, model: str, api_key: str | None = None) -> int | None:
-    """Return the context limit of `model` at an OpenAI-compatible server; None if the server does not report a limit.
+    """Return the context limit of `model` at an OpenAI-compatible server, or None if the server reports no limit.
 
-    `model` is the name that the server knows. Any program may answer, so answers are bounded in size and time.
+    `model` is the name that the server knows. Any program may answer, so the size and time of answers are limited.
     """
     try:
         base = httpx.URL(api_base)
@@ -79,7 +79,7 @@ class _Server:
         return None
 
     async def _ask(self, address: str, body: Mapping[str, Any] | None = None) -> object:
-        """Request a JSON answer; None for any other answer."""
+        """Request a JSON answer. Return None for any other answer."""
         method = "GET" if body is None else "POST"
         found = bytearray()
         try:
@@ -137,7 +137,10 @@ def _of_info(answer: object) -> int | None:
 def _entry(
     listed: object, model: str | Iterable[str], keys: Iterable[str], alone: bool = True
 ) -> dict[str, Any]:
-    """Return the entry of a model in a list; with `alone`, the only entry of the list. Empty if there is no entry."""
+    """Return the entry of a model in a list, or an empty dictionary if there is no such entry.
+
+    With `alone`, the only entry of a list is returned even if its name differs.
+    """
     entries = list(_objects(listed))
     names = (model,) if isinstance(model, str) else tuple(model)
     named = [entry for entry in entries if any(entry.get(key) in names for key in keys)]
@@ -157,7 +160,7 @@ def _within(value: object, *names: str) -> object:
 
 
 def _number(value: object) -> int | None:
-    """Return a plausible number of tokens; None for any other value."""
+    """Return a plausible token count, or None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return int(value) if _MIN_CONTEXT_TOKENS <= value <= _MAX_CONTEXT_TOKENS else None

@@ -1,7 +1,7 @@
 """Habits of a model's server, learned from its refusals and applied to all further requests.
 
-For a new quirk of a provider: rules by the provider's name are in `request.py`, unusual forms of replies are read in
-`server_replies.py`, and fields and roles of messages are changed in `message_form.py`.
+A new quirk of a provider is often a change in another module. `request.py` has the rules by the provider's name,
+`server_replies.py` reads unusual forms of replies, and `message_form.py` changes the fields and roles of messages.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class ServerHabits:
     refused: set[str] = field(default_factory=set)
     """Names of request fields that the server refuses."""
     silent_ends: int = 0
-    """Number of replies in a row without a mark of their end. After a single one, the connection may have been cut."""
+    """Number of replies in a row without an end marker. If there is only one, the connection may have been cut."""
     calls_natively: bool = False
-    """True once the server returned a native tool call."""
+    """True if the server has returned a native tool call."""
     answered: bool = False
-    """True once the server has answered a request."""
+    """True if the server has answered a request."""
     dropped: set[str] = field(default_factory=set)
-    """Names of fields of the server's own replies that the server refuses in the history."""
+    """Names of fields that the server itself sends in replies but refuses in the history."""
     wanted: set[str] = field(default_factory=set)
-    """Names of message fields whose absence the server refused."""
+    """Names of message fields without which the server refused a request."""
     no_system: bool = False
     """True if the server does not accept a system message."""
     alternate: bool = False
@@ -77,7 +77,7 @@ class ServerHabits:
         return known | {name: True for name, value in flags.items() if value}
 
     def recall(self, recorded: Mapping[str, Any]) -> None:
-        """Restore plausible knowledge from a record, which may come from a stranger."""
+        """Restore the plausible knowledge in a record. The record may come from a stranger."""
         for name, known in (
             ("refused", _CAN_BE_REFUSED),
             ("wanted", frozenset(_CAN_BE_WANTED)),
@@ -92,7 +92,10 @@ class ServerHabits:
         self.alternate = self.alternate or recorded.get("alternate") is True
 
     def form(self, reasoning: str, *, openai_compatible: bool) -> MessageForm:
-        """Return the form of the history. `reasoning` is the field for reasoning if the server has not named one."""
+        """Return the form of the history for this server.
+
+        `reasoning` is the field for reasoning, unless the server has asked for another field.
+        """
         missed = next((name for name in REASONING if name in self.wanted), None)
         return MessageForm(
             reasoning=missed or reasoning,
@@ -121,7 +124,7 @@ class ServerHabits:
         return self._learn_field(text, messages)
 
     def refuses_results(self, failure: Failure, messages: list[dict[str, Any]]) -> bool:
-        """Return True if the server refuses messages with the results of calls because roles have to alternate."""
+        """Return True if the server refuses messages with tool results because roles have to alternate."""
         return (
             failure.status in _STATUSES
             and bool(_ALTERNATE.search(failure.text))
@@ -159,7 +162,7 @@ def _names(name: str, text: str) -> bool:
 
 
 def _could_miss(name: str, text: str) -> bool:
-    """Return True if the text uses a name, which may be a common word, as the name of a message field."""
+    """Return True if the text uses `name` as the name of a message field, and not as a common word."""
     if name not in ("name", "content", "reasoning", "thinking"):
         return True
     return (
@@ -171,13 +174,16 @@ def _could_miss(name: str, text: str) -> bool:
 
 
 def _has_results(messages: list[dict[str, Any]], text: str) -> bool:
-    """Return True if the messages have results of calls, which cannot be merged, unless the server accepts them."""
+    """Return True if the messages have tool results, which cannot be merged.
+
+    Return False if the server's text says that tool results are allowed between other messages.
+    """
     excepted = re.search(r"except for tool|after role ['\"`]?tool", text, re.IGNORECASE)
     return not excepted and any(message["role"] == "tool" for message in messages)
 
 
 def _unknown_names(messages: list[dict[str, Any]]) -> set[str]:
-    """Return the names of fields of messages and calls outside of OpenAI's protocol."""
+    """Return the names of message and call fields that are outside of OpenAI's protocol."""
     found: set[str] = set()
     for message in messages:
         if message["role"] == "assistant":

@@ -1,6 +1,6 @@
 """Lookup of models at a server: the correct address, the listed models, and the server's name for a model.
 
-Any program may answer, so answers are hostile: bounded in size and time, and only plain names are used.
+Any program may answer, so answers are not trusted. Their size and time are limited, and only plain names are used.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ MAX_SHOWN_MODELS = 8
 
 
 class Found(NamedTuple):
-    """Server of OpenAI's protocol."""
+    """Server with OpenAI's protocol that lists its models."""
 
     api_base: str
     models: tuple[str, ...]
 
 
 async def look_up(api_base: str, key: str | None) -> Found | None:
-    """Find the server at an address or a likely variant: without the path of a request, or with `/v1`."""
+    """Find the server at an address, or at a likely variant without a request path or with `/v1`.
+
+    Return None if no server there lists models.
+    """
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
         async with http_client(api_base, timeout=_TIMEOUT, follow_redirects=False) as client:
@@ -48,7 +51,7 @@ async def look_up(api_base: str, key: str | None) -> Found | None:
 
 
 def meant_addresses(api_base: str) -> tuple[str, ...]:
-    """Return the addresses that a person may mean, likeliest first."""
+    """Return the addresses that a person may mean. The likeliest address is first."""
     url = httpx.URL(api_base).copy_with(query=None, fragment=None)
     base = url.path.rstrip("/")
     for ending in _REQUEST_PATHS:
@@ -60,7 +63,7 @@ def meant_addresses(api_base: str) -> tuple[str, ...]:
 async def listed_models(
     client: httpx.AsyncClient, api_base: str, headers: Mapping[str, str], timeout: float
 ) -> tuple[str, ...]:
-    """Request `/models` and return the plain names in the answer; empty if there is no such list."""
+    """Request `/models` and return the plain names in the answer. Return no names if the answer is not a list."""
     body = bytearray()
     try:
         async with (
@@ -90,7 +93,10 @@ def _names(listed: object) -> tuple[str, ...]:
 
 
 def name_there(whole: str, sent: str, models: Sequence[str]) -> str | None:
-    """Return the server's name for the model that the person called `whole`; None without exactly one match."""
+    """Return the server's name for the model that the person called `whole`.
+
+    Return None unless exactly one name matches.
+    """
     for name in (sent, whole):
         if name in models:
             return name
@@ -104,6 +110,6 @@ def name_there(whole: str, sent: str, models: Sequence[str]) -> str | None:
 
 
 def listed_text(models: Sequence[str]) -> str:
-    """Join the first names of models for a sentence."""
+    """Join the first model names to a text for an error message."""
     more = len(models) - MAX_SHOWN_MODELS
     return ", ".join(models[:MAX_SHOWN_MODELS]) + (f" and {more} more" if more > 0 else "")

@@ -1,7 +1,7 @@
-"""Replies of OpenAI-compatible servers with all kinds of habits, read as pieces of one form.
+"""Reader of the replies of OpenAI-compatible servers. All variants of replies are converted to pieces of one form.
 
-Servers do not stream, omit fields, add others, or use other types. docs/reference/model-servers.md lists the habits,
-tests/server_variants.py has a server for each.
+Some servers do not stream, omit fields, add other fields, or use other types. docs/reference/model-servers.md lists
+these habits, and tests/server_variants.py has a server for each of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from llm_sandbox_nb.trajectory.events import Usage
 _KNOWN = frozenset(
     {"role", "content", "tool_calls", "function_call", "refusal", "audio", "annotations", "name", *REASONING}
 )
-"""Fields of a message that are read here, or that OpenAI's server sends but refuses in the history."""
+"""Message fields that this module reads, or that OpenAI's server sends but refuses in the history."""
 _KNOWN_OF_CALL = frozenset({"index", "id", "type", "function", "name", "arguments", "parameters"})
 _FINISHES = {
     "length": "length", "max_tokens": "length", "max_length": "length", "model_length": "length",
@@ -46,8 +46,9 @@ async def read_reply(
 ) -> AsyncGenerator[Piece, None]:
     """Yield the pieces of a successful reply as they arrive. `heard` is called when data arrives.
 
-    The last piece has the end and the usage; a reply that broke off has no such piece. If two replies in a row lack
-    the mark of their end, the second one counts as complete.
+    In the last piece, `ended` is True, and the piece contains the usage. A reply that broke off has no such piece. The
+    end marker of a reply is a finish reason or `[DONE]`. If two replies in a row have no end marker, the second reply
+    counts as complete.
 
     Raises:
         ServerError: if the reply has an error.
@@ -75,9 +76,9 @@ async def read_reply(
 # --- from bytes to objects ---
 
 _DONE: dict[str, Any] = {}
-"""Object in place of the server's mark of the end."""
+"""Object that stands for the end marker `[DONE]`."""
 _BROKEN: dict[str, Any] = {}
-"""Object in place of invalid or incomplete JSON."""
+"""Object that stands for invalid or incomplete JSON."""
 
 
 async def _objects(response: httpx.Response, heard: Callable[[], None]) -> AsyncIterator[dict[str, Any]]:
@@ -135,7 +136,7 @@ class _Text:
         _check_length(self._length, _MAX_LINE_LENGTH)
 
     def taken_when_whole(self) -> list[dict[str, Any]] | None:
-        """Return the objects and begin a new text; None while the text is incomplete."""
+        """Return the objects and begin a new text. Return None while the text is incomplete."""
         if self._wasted > _MAX_LINE_LENGTH:  # too many attempts: wait for the end
             return None
         found = _parsed("\n".join(self._lines))
@@ -145,7 +146,7 @@ class _Text:
         return found
 
     def taken(self) -> list[dict[str, Any]] | None:
-        """Return the objects, or None for invalid JSON, and begin a new text."""
+        """Return the objects and begin a new text. Return None if the text is invalid JSON."""
         found = _parsed("\n".join(self._lines))
         self._begin()
         return found
@@ -155,7 +156,7 @@ class _Text:
 
 
 async def _lines(response: httpx.Response, heard: Callable[[], None]) -> AsyncIterator[str]:
-    """Yield lines that end with LF, CR LF or CR only: JSON strings may contain the other Unicode line ends."""
+    """Yield the lines. Only LF, CR LF and CR end a line, because JSON strings may contain other Unicode line ends."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
     ends = io.IncrementalNewlineDecoder(None, translate=True)
     rest: list[str] = []
@@ -185,7 +186,7 @@ def _check_length(length: int, limit: int) -> None:
 
 
 def _parsed(text: str) -> list[dict[str, Any]] | None:
-    """Return the objects of a JSON text; None if the text is invalid or incomplete."""
+    """Return the objects of a JSON text, or None if the text is invalid or incomplete."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -198,7 +199,7 @@ def _parsed(text: str) -> list[dict[str, Any]] | None:
 
 @dataclass
 class _Reply:
-    """Reply while it arrives."""
+    """State of a reply that is arriving."""
 
     began: bool = False
     ended: bool = False
@@ -211,7 +212,7 @@ class _Reply:
     _model: str = ""
 
     def take(self, found: dict[str, Any]) -> Piece | None:
-        """Convert an object of the server to a piece; None if the object has no content.
+        """Convert an object of the server to a piece. Return None if the object has no content.
 
         Raises:
             ServerError: if the object is an error.
@@ -235,7 +236,7 @@ class _Reply:
         self.ended = self.ended or self._finish is not None or "message" in choice
         message = choice.get("delta")
         if not isinstance(message, dict):
-            # A complete message; some servers repeat the message after its pieces.
+            # This is a complete message. Some servers repeat the message after its pieces.
             message = None if self._has_content else choice.get("message") or {"content": choice.get("text")}
         if not isinstance(message, dict):
             return None
@@ -254,7 +255,7 @@ class _Reply:
         )
 
     def last_piece(self, *, cut: bool) -> Piece:
-        """Return the end of the reply with the usage."""
+        """Return the last piece of the reply, with the finish reason and the usage."""
         finish = self._finish or "stop"
         if self._has_calls:
             finish = "tool_calls" if finish == "stop" else finish
@@ -277,7 +278,7 @@ def _finish(value: object) -> str | None:
 
 
 def _content(message: Mapping[str, Any]) -> tuple[str, str, list[CallPiece]]:
-    """Return the text, the reasoning and the calls of a message or a piece."""
+    """Return the text, the reasoning and the calls in a message or a piece of a message."""
     parts = message.get("content")
     parts = parts if isinstance(parts, list) else [parts]
     text = "".join(_text(part) for part in parts if not _is_thinking(part)) or _text(message.get("refusal"))
@@ -299,7 +300,7 @@ def _is_thinking(part: object) -> bool:
 
 
 def _text(value: object) -> str:
-    """Return the text of a value: a text, a content part, or a list of them."""
+    """Return the text in a value, which is a text, a content part, or a list of these."""
     match value:
         case str():
             return value
@@ -331,7 +332,7 @@ def _call(call: Mapping[str, Any]) -> CallPiece:
 
 
 def _usage(found: object) -> Usage | None:
-    """Return the token counts; None if the server does not report both counts."""
+    """Return the token counts, or None if the server does not report both prompt and completion tokens."""
     if not isinstance(found, dict):
         return None
     prompt, completion = _count(found.get("prompt_tokens")), _count(found.get("completion_tokens"))

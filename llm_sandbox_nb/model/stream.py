@@ -1,7 +1,7 @@
-"""Assembly of a streamed reply: text, reasoning, tool calls with unique ids.
+"""Assembly of a streamed reply from its pieces: text, reasoning, and tool calls with unique ids.
 
 A server that knows its model's chat template extracts thinking (`<think>`) and calls (`<tool_call>`) from the text.
-Other servers send them as text: then they are extracted here.
+Other servers send both as text, so this module extracts them.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from llm_sandbox_nb.trajectory.events import Usage, is_flat
 
 _THINKING = {"<think>": "</think>", "<thinking>": "</thinking>", "[THINK]": "[/THINK]"}
 _MAX_THOUGHTS = 1000
-"""Maximum number of thoughts in one piece; later ones stay in the text."""
+"""Maximum number of thoughts in one piece. Later thoughts stay in the text."""
 _LONE_END = re.compile(r"</think>[ \t]*(?:\n|\Z)|(?<=\n)</think>")
 
 
 @dataclass
 class ThinkingSplitter:
-    """Splitter of a streamed text into thinking at the beginning, and the rest."""
+    """Splitter that separates the thinking at the beginning of a streamed text from the rest."""
 
     _waiting: str = ""
     """Text that may be the beginning of a tag."""
     _end: str | None = field(default=None)
-    """Tag that ends the thinking; empty after the thinking."""
+    """Tag that ends the current thinking. None before a thinking begins, and empty after the last one."""
 
     def add(self, piece: str) -> tuple[str, str]:
-        """Add a piece. Return the text and the thinking that are certain now."""
+        """Add a piece. Return the text and the thinking that are now certain."""
         if self._end == "":
             return piece, ""
         self._waiting += piece
@@ -73,7 +73,7 @@ def _overlap(text: str, tag: str) -> int:
 
 
 def split_lone_end(text: str) -> tuple[str, str]:
-    """Split text and thinking if the begin tag is in the chat template, so that the text has only the end tag."""
+    """Split text and thinking if the text has only the end tag, because the begin tag is in the chat template."""
     match = _LONE_END.search(text)
     return (text[match.end() :], text[: match.start()]) if match else (text, "")
 
@@ -92,7 +92,7 @@ class CallPiece:
 
 @dataclass(frozen=True)
 class Piece:
-    """Piece of a streamed reply. The last piece has `ended`, unless the reply broke off."""
+    """Piece of a streamed reply. In the last piece, `ended` is True unless the reply broke off."""
 
     text: str = ""
     reasoning: str = ""
@@ -108,15 +108,18 @@ class Piece:
     response_model: str | None = None
     ended: bool = False
     cut: bool = False
-    """True if the reply is accepted without a mark of its end: it may be complete or cut off."""
+    """True if the reply is accepted although its end marker is missing, so that it may be complete or cut off."""
 
 
 _MAX_EXTRA_LENGTH = 1_000_000
-"""Maximum characters of stored fields outside of OpenAI's protocol."""
+"""Maximum number of characters in the stored fields outside of OpenAI's protocol."""
 _MAX_REPLY_CHARACTERS = 4_000_000
-"""Maximum characters of a reply, about a million tokens: in a journal's line, each may take 12 bytes of 64 MB."""
+"""Maximum number of characters of a reply, about a million tokens.
+
+A character may take 12 bytes in a journal, where a line has at most 64 MB.
+"""
 _MAX_ID_CHARACTERS = 200
-"""Maximum characters of a reply's id and of its model's name."""
+"""Maximum number of characters of a reply's id, and of its model's name."""
 
 
 @dataclass
@@ -130,7 +133,7 @@ class _OpenCall:
 
 @dataclass
 class Assembly:
-    """Parts of a reply that have arrived."""
+    """State of a reply that is assembled from its pieces."""
 
     text: str = ""
     reasoning: str = ""
@@ -142,15 +145,15 @@ class Assembly:
     ended: bool = False
     cut: bool = False
     message_extra: dict[str, Any] = field(default_factory=dict)
-    """Fields of the message outside of OpenAI's protocol, which the history contains."""
+    """Message fields outside of OpenAI's protocol, which are kept in the history."""
     extra: list[dict[str, Any]] = field(default_factory=list)
-    """Such fields of each call, in the order of `calls`."""
+    """The fields of this kind in each call, in the order of `calls`."""
     response_id: str | None = None
     response_model: str | None = None
     written: bool = False
     """True if the calls were read from the text."""
     raw_text: str | None = None
-    """Text before calls or thoughts were removed; None if the text was not changed."""
+    """The text as it was before calls or thoughts were removed from it. None if the text was not changed."""
     refused_call: str = ""
     """Reason why a call in the text is not executed."""
     _calls: list[_OpenCall] = field(default_factory=list)
@@ -158,7 +161,7 @@ class Assembly:
     _block_open: bool = False
     _splitter: ThinkingSplitter = field(default_factory=ThinkingSplitter)
     _shown: int = 0
-    """Number of characters of the text that were returned: at most those before a possible mark of a call."""
+    """Number of text characters that were returned. Text from a possible call mark on is held back."""
     _late: str = ""
     _length: int = 0
     _extra_length: int = 0
@@ -194,14 +197,17 @@ class Assembly:
             )
 
     def _visible(self, *, whole: bool = False) -> str:
-        """Return the new text up to the mark of a call or, unless `whole`, up to the beginning of a possible mark."""
+        """Return the new text before the next call mark.
+
+        Unless `whole` is True, the text also ends before the beginning of a possible mark.
+        """
         end = begin_of_mark(self.text, self._shown, whole=whole)
         visible = self.text[self._shown : end]
         self._shown = max(self._shown, end)
         return visible
 
     def late_text(self) -> str:
-        """Return the text that was held back until the end of the reply, unless it was a call."""
+        """Return the text that was held back until the end of the reply, or an empty text if calls were read there."""
         return "" if self.raw_text is not None else self._late
 
     def close(self) -> tuple[str, str]:
@@ -223,7 +229,7 @@ class Assembly:
         return bool(self._calls)
 
     def read_written_calls(self, tools: list[dict[str, Any]]) -> None:
-        """Extract calls of these tools from the text, if the text certainly means calls."""
+        """Extract calls of the given tools from the text, if the text is certainly meant as calls."""
         found = read_text_calls(self.text, tools)
         if not found.calls and not found.text:  # some models do not end their thinking before a call
             thought = read_text_calls(self.reasoning, tools)
@@ -240,9 +246,9 @@ class Assembly:
         ]
 
     def calls(self, taken: Iterable[str] = (), written: Callable[[str], str] = str) -> tuple[ToolCall, ...]:
-        """Return the calls with unique ids that are not in `taken`.
+        """Return the calls. Their ids are unique and not in `taken`.
 
-        `written` converts an id of the server to the form that is sent.
+        `written` converts an id of the server to the form in which ids are sent.
         """
         taken = set(taken)
         calls = []
@@ -301,7 +307,7 @@ class Assembly:
 
 
 def _is_another(call: _OpenCall, piece: CallPiece) -> bool:
-    """Return True if a piece begins a new call although its index is that of `call`.
+    """Return True if a piece begins a new call although the piece has the index of `call`.
 
     Some servers give every call of a reply the index 0.
     """
@@ -330,7 +336,7 @@ def _joined(before: Any, value: Any) -> Any:
 
 
 def _separate(call: _OpenCall) -> list[_OpenCall]:
-    """Split a call with several JSON objects as arguments, which the model meant as several calls."""
+    """Split a call whose arguments are several JSON objects, because the model meant several calls."""
     text, found, place = call.arguments.strip(), list[_OpenCall](), 0
     while text.startswith("{", place) and len(found) <= MAX_CALLS:
         try:

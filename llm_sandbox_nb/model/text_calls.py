@@ -1,17 +1,17 @@
-"""Reading of calls that a model of any family has written as text, if the text is certainly meant as a call.
+"""Reader of tool calls that a model wrote as text. A text counts only if the text is certainly meant as a call.
 
     reply = read_text_calls('<tool_call>{"name": "ls", "arguments": {"d": "."}}</tool_call>', tools)
     reply.calls  # (TextCall(name='ls', arguments={'d': '.'}),)
 
-A text may also show a call: in an example, a thought, a file, the output of a command. So a call counts only if
+A text may also only show a call: in an example, a thought, a file, or the output of a command. So a call counts only if
 
 1. the call is at the top level: outside of thoughts, fences, inline code, quotes, comments and results;
 2. the call begins a line or follows a complete sentence, and the words before do not announce an example;
 3. the call is complete, all names are offered tools, and the arguments fit their schemas;
 4. only white space follows the last call.
 
-If one of several calls does not count, no call counts. JSON without a mark, or in a fence, counts only at the end of a
-reply. The forms are in `text_formats.FORMATS`.
+If one of several calls does not count, no call counts. JSON counts only at the end of a reply if it has no begin mark
+such as `<tool_call>`, or if it is in a fence. The forms are in `text_formats.FORMATS`.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ class TextCall:
 
 @dataclass(frozen=True)
 class TextReply:
-    """Reply without its calls and thoughts."""
+    """Reply, split into its text, its thoughts and its calls."""
 
     text: str
     reasoning: str
     calls: tuple[TextCall, ...]
     refused: str = ""
-    """Reason why a call in the text does not count; empty if there is no such call."""
+    """Reason why a call in the text does not count. Empty if there is no such call."""
 
 
 def read_text_calls(text: str, tools: Sequence[Mapping[str, Any]], bash_blocks: bool = False) -> TextReply:
-    """Read the calls of these tools from the final text of a reply, in linear time for every text.
+    """Read the calls of the given tools from the final text of a reply. The time is linear for every text.
 
-    `tools` are in OpenAI's form. With `bash_blocks`, a reply that ends with its only ```bash block calls
-    `execute_bash`.
+    `tools` are in OpenAI's form. With `bash_blocks`, a reply that ends with its only ```bash block calls the tool for
+    shell commands.
     """
     offered = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
     text = text.lstrip("\ufeff")
@@ -112,7 +112,10 @@ _MAX_THOUGHTS = 1000
 
 
 def _without_thoughts(text: str) -> tuple[str, str]:
-    """Split a text and the thoughts before it, including a thought whose begin tag is in the chat template."""
+    """Split a reply into its text and the thoughts before the text.
+
+    The begin tag of a thought may be missing, because it is in the chat template.
+    """
     place, thoughts = 0, list[str]()
     while True:
         begun = after_space(text, place)
@@ -134,11 +137,11 @@ def _without_thoughts(text: str) -> tuple[str, str]:
 # --- calls with marks: their places ---
 
 _MAX_FAILURES = 8
-"""Number of marks without a call after which the search ends: each may cost a pass over the text."""
+"""Number of marks without a call after which the search ends, because each may cost a pass over the text."""
 _OTHER_TURN = re.compile(
     r"<\|(?:im_start|start_header_id)\|>\s*+(?:user|system|tool|ipython)|<start_of_turn>user|\[INST\]|<\|user\|>"
 )
-"""Pattern of a turn of the user or a tool, which the model wrote itself."""
+"""Matches the begin mark of a user's or tool's turn that the model itself wrote."""
 _MAX_PLACES = 20_000
 """Number of fences, comments, results and marks after which the search ends."""
 
@@ -233,7 +236,10 @@ _MARKS = tuple({mark for format in FORMATS for mark in format.begins})
 
 
 def begin_of_mark(text: str, place: int, *, whole: bool = False) -> int:
-    """Return the place of the next mark or, unless `whole`, the beginning of a mark; otherwise the end of the text."""
+    """Return the place of the next mark, or the length of the text if no mark follows.
+
+    Unless `whole` is True, the beginning of a mark at the end of the text counts as a mark.
+    """
     if mark := ANY_MARK.search(text, place):
         return mark.start()
     if whole:
@@ -248,14 +254,14 @@ _BROKEN = re.compile(
     rf"\n[ \t]*+(?:{ANY_MARK.pattern})\s*+"
     r"(?:[{\[]|<function=|<arg_key>|<(?:steptml:)?invoke|<｜|<\||call:|\w{1,128}\s*+<arg_key>)"
 )
-"""Pattern of a line that begins a call, in contrast to a mark that is only mentioned."""
+"""Matches a line that begins a call, but does not match a mark that is only mentioned."""
 _WHOLE_END = re.compile(
     r"</(?:\w+:)?tool_calls?>|<tool_call\|>|<\|tool_call_end\|>|<｜tool▁call▁end｜>|</[｜|‖]{1,2}DSML"
 )
 
 
 def _cut_call(left: str) -> bool:
-    """Return True if the rest of the text is the beginning of another call, which the token limit has cut off."""
+    """Return True if the rest of the text is the beginning of another call that the token limit cut off."""
     match = ANY_MARK.match(left.lstrip()) or re.match(
         rf"<(?:\|tool_call_begin\||{'｜tool▁call▁begin｜'})>|<[｜|‖]{{1,2}}DSML", left.lstrip()
     )
@@ -271,7 +277,7 @@ _BASH_FENCES = frozenset({"bash", "sh", "shell"})
 def _fenced(
     text: str, fences: Sequence[Fence], offered: Mapping[str, Mapping[str, Any]], bash_blocks: bool
 ) -> _Found:
-    """Read the calls in the fence at the end of a reply, and in the fences directly before."""
+    """Read the calls in the fence at the end of a reply, and in the fences directly before this fence."""
     last = len(fences) - 1
     while last and not text[fences[last - 1].end : fences[last].start].strip():
         last -= 1
@@ -309,7 +315,7 @@ def _calls_in(fence: Fence) -> WrittenCalls:
 
 
 def _json_sequence(text: str, place: int, end: int) -> WrittenCalls | None:
-    """Read consecutive JSON calls up to `end`; None if there is other text between them."""
+    """Read consecutive JSON calls up to `end`. Return None if there is other text between the calls."""
     calls: WrittenCalls = []
     while (place := _BETWEEN.match(text, place).end()) < end:  # type: ignore[union-attr] # matches an empty text too
         found = read_json_calls(text, place) if len(calls) < MAX_CALLS else None
@@ -325,7 +331,7 @@ _LINE_BRACKETS = tuple(f"\n{blanks}{bracket}" for blanks in ("", " ", "  ", "   
 
 
 def _brackets(text: str, begin: int, end: int) -> list[int]:
-    """Return the places of the first brackets at the beginning of a line."""
+    """Return the places of the first brackets that begin a line."""
     found: list[int] = []
     for mark in _LINE_BRACKETS:
         place = begin
@@ -386,7 +392,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def _types(schema: Mapping[str, Any]) -> list[str]:
-    """Return the types in a schema and its alternatives; empty if there are no types."""
+    """Return the types that a schema and its alternatives name."""
     named = schema.get("type", [])
     types = [named] if isinstance(named, str) else [name for name in named if isinstance(name, str)]
     for key in ("anyOf", "oneOf", "allOf"):
@@ -440,7 +446,10 @@ def _is(value: Any, name: str) -> bool:
 
 
 def _misfit(name: str, arguments: Mapping[str, Any], offered: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the reason why a call does not fit the tools, else an empty text. Convertible values such as "30" fit."""
+    """Return the reason why a call does not fit the tools, or an empty text for a call that fits.
+
+    Convertible values such as "30" fit.
+    """
     if name not in offered:
         return f"there is no tool {json.dumps(name[:80])}"
     schema = offered[name]

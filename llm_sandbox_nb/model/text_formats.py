@@ -1,7 +1,8 @@
 """Forms in which models write calls as text: a table of marks, each with a reader, an example and a source.
 
-A new family is a new row of `FORMATS`. A reader gets the text and the place of its mark. The result is the calls and
-the place after them, or None if the call is incomplete. Every reader works in linear time.
+A mark is a text such as `<tool_call>`, with which a call begins. A new model family is a new row of `FORMATS`. A
+reader gets the text and the place of its mark. The reader returns the calls and the place after them, or None if the
+call is incomplete. Every reader works in linear time.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 WrittenCalls = list[tuple[str, dict[str, Any]]]
-"""Names with arguments."""
+"""Calls as pairs of the tool's name and the arguments."""
 Reader = Callable[[str, int], tuple[WrittenCalls, int] | None]
 
 
 class Written(str):
-    """Value that was written without quotes: only the schema decides between a number and text."""
+    """Value that was written without quotes. The tool's schema decides if the value is a number or a text."""
 
     __slots__ = ()
 
@@ -51,7 +52,7 @@ class Format:
 
     @property
     def hint(self) -> str:
-        """Text that is part of every such mark."""
+        """Text that every mark of this form contains."""
         return next(
             (word for word in ("DSML", "functools") if word in self.mark), re.sub(r"\\(.)", r"\1", self.mark)
         )
@@ -62,7 +63,10 @@ MAX_CALLS = 256
 _MAX_VALUES = 1000
 """Maximum number of arguments of a call, and of values in text that is not JSON."""
 _MAX_LENGTH_OUTSIDE_STRINGS = 10_000
-"""Maximum characters outside of strings in text that is not JSON: Python's parser needs a second for millions."""
+"""Maximum number of characters outside of strings in text that is not JSON.
+
+Python's parser would need a second for millions of characters.
+"""
 _MAX_DEPTH = 60
 _DECODER = json.JSONDecoder(strict=False)
 _SPACE = re.compile(r"\s*+")
@@ -76,7 +80,7 @@ END_TOKENS = re.compile(
     r"(?:\s|<\|im_end\|>|<\|eot_id\|>|<\|eom_id\|>|<\|end_of_text\|>|<\|endoftext\|>|</s>|<\|end\|>|<eos>|<end_of_turn>"
     r"|<turn\|>|<｜end▁of▁sentence｜>|<\|END_OF_TURN_TOKEN\|>|<\|observation\|>|<\|user\|>|\[e~\[|</tool_call>)*+\Z"
 )
-"""Pattern of the text that may follow the last call of a reply."""
+"""Matches the text that may follow the last call of a reply."""
 
 
 def after_space(text: str, place: int) -> int:
@@ -85,7 +89,7 @@ def after_space(text: str, place: int) -> int:
 
 
 def _skip(text: str, place: int, *optional: str) -> int:
-    """Return the place after white space and after each of these marks that is present."""
+    """Return the place after white space and after each given mark that is present."""
     place = after_space(text, place)
     for mark in optional:
         if text.startswith(mark, place):
@@ -94,7 +98,7 @@ def _skip(text: str, place: int, *optional: str) -> int:
 
 
 def read_value(text: str, place: int) -> tuple[Any, int] | None:
-    """Read a JSON value, or a value in Python's form (`True`, single quotes); None if the value is incomplete."""
+    """Read a JSON value, or a value in Python's form (`True`, single quotes). Return None for an incomplete value."""
     try:
         return _DECODER.raw_decode(text, place)
     except (ValueError, RecursionError):
@@ -105,7 +109,10 @@ def read_value(text: str, place: int) -> tuple[Any, int] | None:
 
 
 def _bracket_end(text: str, place: int) -> int | None:
-    """Return the place after the bracket that closes the bracket at `place`; None if it is missing or far away."""
+    """Return the place after the bracket that closes the bracket at `place`.
+
+    Return None if the closing bracket is missing or far away.
+    """
     depth, before, outside = 0, place, 0
     for token in _TOKENS.finditer(text, place):
         begin, end = token.span()
@@ -122,7 +129,7 @@ def _bracket_end(text: str, place: int) -> int | None:
 
 
 def _literal_value(source: str) -> Any:
-    """Parse a value in Python's form; None if the value has no form in JSON."""
+    """Parse a value in Python's form. Return None if JSON has no such value."""
     try:
         with warnings.catch_warnings(action="ignore"):  # about invalid escapes, for example
             value = ast.literal_eval(source)
@@ -137,7 +144,7 @@ _CALL_KEYS = frozenset({"type", "id", "tool_call_id", *_NAME_KEYS, *_ARGUMENT_KE
 
 
 def named_call(value: Any) -> tuple[str, dict[str, Any]] | None:
-    """Return the call that a JSON object means; None for any other value."""
+    """Return the call that a JSON object means, or None if the value is not a call."""
     if not isinstance(value, dict):
         return None
     if isinstance(value.get("function"), dict) and set(value) <= {"type", "id", "function", "index"}:
@@ -164,7 +171,7 @@ def read_json_calls(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 
 
 def _json_between(begin: str, *ends: str) -> Reader:
-    """Make a reader of JSON calls between marks; one of `ends` must follow, unless there are no `ends`."""
+    """Make a reader of JSON calls between marks. If `ends` are given, one of them must follow the calls."""
 
     def read(text: str, place: int) -> tuple[WrittenCalls, int] | None:
         found = read_json_calls(text, _skip(text, place, begin, "<|plugin|>"))
@@ -192,9 +199,10 @@ _XML_END = re.compile(
 def _tagged_values(
     text: str, place: int, key: re.Pattern[str], end: re.Pattern[str]
 ) -> tuple[list[tuple[re.Match[str], str]], int] | None:
-    """Read values between marks with their keys, and the place after them; None for a missing end, or too many values.
+    """Read the values between marks. Return the values with their keys, and the place after the last value.
 
-    If the end mark belongs to another element, the pattern matches only the beginning of the mark, which is not read.
+    Return None if an end mark is missing, or if there are too many values. If the end mark belongs to another element,
+    `end` matches only the beginning of the mark, which is not read.
     """
     found: list[tuple[re.Match[str], str]] = []
     while begun := key.match(text, place):
@@ -220,7 +228,10 @@ def _function_xml(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 
 
 def _bare_function(text: str, place: int) -> tuple[WrittenCalls, int] | None:
-    """Read a call without the mark before it; after it comes the usual mark, or the end of the text."""
+    """Read a call whose begin mark is missing.
+
+    The usual end mark, another call, or the end of the text must follow the call.
+    """
     found = _function_xml(text, place)
     if found is None:
         return None
@@ -267,7 +278,7 @@ def _tool_call(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 
 
 def _wrapped(begin: str, end: str, inner: Reader) -> Reader:
-    """Make a reader of one or more calls between marks; `inner` reads a call."""
+    """Make a reader of one or more calls between marks. `inner` reads a single call."""
 
     def read(text: str, place: int) -> tuple[WrittenCalls, int] | None:
         place, calls = after_space(text, place + len(begin)), WrittenCalls()
@@ -315,11 +326,11 @@ def _deepseek(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 
 
 def _whole(calls: WrittenCalls, place: int) -> tuple[WrittenCalls, int] | None:
-    """Return the complete calls before an incomplete one; the caller checks the rest of the text."""
+    """Return the complete calls before an incomplete call. The caller checks the rest of the text."""
     return (calls, place) if calls else None
 
 
-# DSML: the bars are U+FF5C; some servers change them to ASCII bars, double bars, or U+2016.
+# In DSML, the bars are U+FF5C. Some servers change them to ASCII bars, double bars, or U+2016.
 _BAR = r"(?:[｜|‖]{1,2})"
 _DSML = rf"{_BAR}DSML{_BAR} ?"
 _DSML_BLOCK = re.compile(rf"<{_DSML}(function_calls|tool_calls|calls)>")
@@ -522,7 +533,7 @@ def read_python_calls(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 
 
 def python_calls(source: str) -> WrittenCalls:
-    """Return the calls of a list expression, or of a single call; empty for any other source."""
+    """Return the calls in a Python list of calls, or a single Python call. Return no calls for any other source."""
     outside = before = 0
     for token in _TOKENS.finditer(source):
         outside += token.start() - before + 1

@@ -1,6 +1,6 @@
-"""Code, quotes and results in a reply: places where a call written as text is only an illustration.
+"""Search for code, quotes and results in a reply. A call that is written in such a place is only an illustration.
 
-The given text must begin with a line end; it is read once, from the beginning to the end.
+The given text must begin with a newline. The text is read once, from the beginning to the end.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ MAX_MARK_LENGTH = 32
 
 
 def _any_of(alternatives: Iterable[tuple[str, str]]) -> re.Pattern[str]:
-    """Make a pattern of regular expressions, each given as its first character and the rest.
+    """Make a pattern that matches any of the alternatives.
 
-    Alternatives with the same first character are grouped, so that the search is fast, even for many `<` in a row.
+    Each alternative is a regular expression, given as its first character and the rest. Alternatives with the same
+    first character are grouped, so that the search is fast even for many `<` in a row.
     """
     rests: dict[str, list[str]] = {}
     for first, rest in alternatives:
@@ -39,11 +40,11 @@ _SHOWN_TAGS = (
     "tool_(?:response|result|output)", "observation", "results?", "output", "stdout", "file", "document", "example",
     "code", "pre", "quote", "blockquote", "function_results?",
 )  # fmt: skip
-"""Tags whose content a model only shows."""
+"""Tags around text that a model only shows. Calls in such text do not count."""
 
 
 def _at_line_start(mark: str) -> str:
-    """Make a regular expression that matches after a mark at the beginning of a line."""
+    """Make a regular expression that matches directly after a mark at the beginning of a line."""
     return "(?:" + "|".join(f"(?<=\\n{blanks}{mark})" for blanks in ("", " ", "  ", "   ")) + ")"
 
 
@@ -61,19 +62,19 @@ _CLOSING = {
 
 @functools.lru_cache(maxsize=64)
 def places_of(groups: tuple[str, ...]) -> re.Pattern[str]:
-    """Make the pattern of all places that matter for calls: fences, comments, results, and the marks of these forms."""
+    """Make a pattern for all places that matter for calls: fences, comments, results, and marks of the given forms."""
     marks = [(name, *_split_mark(BY_GROUP[name])) for name in groups]
     return _any_of([*_CODE, *((first, _named(name, rest)) for name, first, rest in marks)])
 
 
 def _named(group: str, rest: str) -> str:
-    """Put a regular expression into a named group. A plain first character stays in front of the group, for speed."""
+    """Put a regular expression into a named group. For speed, a plain first character stays in front of the group."""
     plain = re.match(r"\w|\\\W|", rest)[0]  # type: ignore[index] # matches an empty text too
     return f"{plain}(?P<{group}>{rest[len(plain) :]})"
 
 
 class Fence(NamedTuple):  # a fast class: a text may have thousands
-    """Code block with its fences; without content if the block is not closed."""
+    """Code block with its fences. `content` is empty if the block is not closed."""
 
     start: int
     end: int
@@ -87,7 +88,7 @@ _CODE_LINE = re.compile(r" {4}| {0,3}[\t>]")
 
 
 class Lines:
-    """Search for places in indented code, quotes and inline code. Places must be given in ascending order."""
+    """Search for the indented code, quote or inline code around a place. Places must be given in ascending order."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -99,14 +100,14 @@ class Lines:
         self._end = 0
         """End of the paragraph whose backticks are known."""
         self._runs: list[int] = []
-        """Places of the runs of backticks in this paragraph."""
+        """Places of the backtick runs in this paragraph."""
         self._same: dict[int, list[int]] = {}
-        """Places of the runs by length."""
+        """Places of the runs, by the length of the run."""
         self._next = 0
-        """Index of the first run that may begin code at the newest place."""
+        """Index of the first run that may begin the code around the newest place."""
 
     def end_of_code(self, place: int, floor: int) -> int:
-        """Return the end of the code or quote that contains a place; 0 if there is none.
+        """Return the end of the code or quote that contains a place, or 0 if the place is in neither.
 
         `floor` is the end of the text that was read before.
         """
@@ -139,7 +140,7 @@ class Lines:
         return 0
 
     def _read_runs(self, place: int) -> None:
-        """Find the backticks of the paragraph: inline code cannot contain an empty line."""
+        """Find the backtick runs of the paragraph. A paragraph is enough: inline code cannot contain an empty line."""
         end = self._text.find("\n\n", place)
         self._end = len(self._text) if end < 0 else end
         self._runs, self._same, self._next = [], {}, 0
@@ -165,7 +166,7 @@ def read_fence(text: str, opening: re.Match[str]) -> Fence:
 
 
 def after_run(text: str, run: re.Match[str]) -> int:
-    """Return the place after the next run of the same number of backticks; 0 if there is none."""
+    """Return the place after the next run with the same number of backticks, or 0 if no such run follows."""
     if len(run[0]) >= MAX_MARK_LENGTH:
         return 0
     same = re.compile(f"(?<!`){run[0]}(?!`)").search(text, run.end())
@@ -173,6 +174,6 @@ def after_run(text: str, run: re.Match[str]) -> int:
 
 
 def after(text: str, end: str, place: int) -> int:
-    """Return the place after the next `end`, or the end of the text."""
+    """Return the place after the next `end`, or the end of the text if no `end` follows."""
     found = text.find(end, place)
     return len(text) if found < 0 else found + len(end)

@@ -1,1 +1,1 @@
-"""LLM-in-Sandbox-RL: policies that learn from files, in sandboxes."""
+"""LLM-in-Sandbox-RL: training of policies that learn to work with files in sandboxes."""

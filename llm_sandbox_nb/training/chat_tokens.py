@@ -1,8 +1,8 @@
-"""Conversations as token ids: the first prompt, the text between two replies, and the parsed replies.
+"""Conversion of conversations to token ids: the first prompt, the text between two replies, and the parsed replies.
 
-A reply's ids are used as they were sampled. Only texts of the environment are encoded, each once, so that the trained
-ids are the sampled ids. A template is tested before use: after a reply, it must add only the results of the tools, and
-the replies that it writes must be parsed back to the same calls.
+A reply's ids are used as they were sampled. Only texts of the environment are encoded, each of them once, so that the
+trained ids are the sampled ids. A chat template is tested before use. After a reply, it must add only the results of
+the tools. The replies that it writes must be parsed back to the same calls.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.model.stream import Assembly, ThinkingSplitter, split_lone_end
 
 _MARK = "\u2402mark\u2403"
-"""Mark that no template changes: the template's text after a reply begins after the mark."""
+"""Text that no template changes. In place of a reply, this text shows where the template continues after the reply."""
 _CUT = "\u2402cut\u2403"
-"""Mark between the parts of a text that looks like a control token, so that the parts are encoded separately."""
+"""Text between the parts of a text that looks like a control token, so that the parts are encoded separately."""
 _QUESTION, _RESULT = "probe question", "probe result"
 _PROBE = [{"role": "user", "content": _QUESTION}]
 _PROBE_TOOL = {
@@ -34,7 +34,7 @@ _PROBE_ARGUMENTS = '{"text": "two\\nlines and \\"quotes\\""}'
 
 
 class Tokenizer(Protocol):
-    """The used part of a Hugging Face tokenizer."""
+    """Interface of the parts of a Hugging Face tokenizer that this module needs."""
 
     eos_token: str | None
     eos_token_id: int | None
@@ -48,33 +48,33 @@ class Tokenizer(Protocol):
 
 
 class TemplateError(LLMSandboxError, ValueError):
-    """A tokenizer's chat template cannot be used. The message is one sentence that names the remedy."""
+    """Error for a chat template that cannot be used. The message is one sentence that names the remedy."""
 
 
 class ChatTokens:
-    """Renders conversations with one tokenizer and its chat template.
+    """Converter between conversations and token ids, with one tokenizer and its chat template.
 
-    `in_text`: calls are written as text, so that the template needs no tools.
+    If `in_text` is True, calls are written as text, so the template needs no tools.
 
     Raises:
-        TemplateError: if the tokenizer has no template, or the template does not write the end of a reply. With native
-            calls also if the template leaves out tools, calls or results.
+        TemplateError: if the tokenizer has no template, or the template does not write the end of a reply. Unless
+            `in_text` is True, also if the template leaves out tools, calls or results.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, in_text: bool = False) -> None:
         self.tokenizer, self.in_text = tokenizer, in_text
         self.end = int(tokenizer.eos_token_id or 0)
-        """The id that ends a reply."""
+        """Id that ends a reply."""
         self._as_text = False
-        """True if the template expects arguments as JSON texts; most expect objects."""
+        """True if the template expects arguments as JSON texts. Most templates expect objects."""
         self._most_calls: int | None = None
-        """Maximum calls that the template writes in one reply; None: any number."""
+        """Maximum number of calls that the template writes in one reply, or None if any number is possible."""
         self._special, self._control = _control_tokens(tokenizer)
         self._check()
 
     @property
     def family(self) -> str:
-        """Name of the template for errors: its family, and the tokenizer's name if known."""
+        """Name of the template for error messages: its family, and the tokenizer's name if that is known."""
         template = str(self.tokenizer.chat_template)
         family = next((name for mark, name in FAMILIES if mark in template), "an unknown family")
         name = str(getattr(self.tokenizer, "name_or_path", "") or "")
@@ -85,16 +85,16 @@ class ChatTokens:
         return self._ids(messages, lambda guarded: self._text(guarded, tools, reply=True))
 
     def between(self, messages: Sequence[dict[str, Any]], *, calls: Sequence[ToolCall] = ()) -> list[int]:
-        """Return the ids of messages after a reply with these calls, up to the beginning of the next reply.
+        """Return the ids of messages after a reply with the given calls, up to the beginning of the next reply.
 
         The id that ends the reply is not included.
         """
         return self._ids(messages, lambda guarded: self._after_reply(guarded, calls))
 
     def reply(self, message: dict[str, Any], after: Sequence[dict[str, Any]] = ()) -> list[int]:
-        """Return the ids of a reply that was not sampled as ids, as the template writes replies, with the end.
+        """Return the ids of a reply that was not sampled: the encoded text of the template, and the end id.
 
-        `after`: the messages that follow; some templates write the last reply differently.
+        `after` are the messages after the reply, because some templates write the last reply differently.
 
         Raises:
             TemplateError: if the template cannot write the reply.
@@ -116,7 +116,7 @@ class ChatTokens:
     def read(
         self, ids: Sequence[int], tools: Sequence[dict[str, Any]], number: int
     ) -> tuple[str, str, tuple[ToolCall, ...]]:
-        """Parse text, reasoning and calls of reply `number`."""
+        """Parse the text, the reasoning and the calls in the ids of reply `number`."""
         ids = ids[:-1] if ids and ids[-1] == self.end else ids
         written = self.tokenizer.decode(list(ids), skip_special_tokens=False)
         splitter = ThinkingSplitter()
@@ -133,7 +133,7 @@ class ChatTokens:
         return assembly.text, assembly.reasoning, calls
 
     def check_reply(self, message: dict[str, Any], tools: Sequence[dict[str, Any]]) -> None:
-        """Raise TemplateError unless a reply that the template writes is read back to the same calls."""
+        """Raise TemplateError unless the reply that the template writes is read back to the same calls."""
         found = self.read(self.reply(message), tools, 0)[2]
         meant = [call["function"] for call in message.get("tool_calls") or ()]
         if [(call.name, _parsed(call.arguments)) for call in found] != [
@@ -151,7 +151,7 @@ class ChatTokens:
     # --- texts ---
 
     def _after_reply(self, messages: Sequence[dict[str, Any]], calls: Sequence[ToolCall]) -> str:
-        """Return the template's text after a reply with these calls, without the end of the reply."""
+        """Return the template's text after a reply with the given calls, without the end of the reply."""
         mark = _unused(_MARK, messages)
         text = self._written([*_PROBE, self._asked(mark, calls), *messages], reply=True)
         if text.count(mark) != 1:
@@ -168,7 +168,7 @@ class ChatTokens:
         return rest.partition(end)[2]
 
     def _asked(self, mark: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
-        """Return a reply whose last part contains the mark: the arguments of its last call, else its text."""
+        """Return a reply whose last call contains the mark in its arguments. Without calls, the text is the mark."""
         if not calls:
             return {"role": "assistant", "content": mark}
         written = [
@@ -191,7 +191,7 @@ class ChatTokens:
     def _written(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = (), *, reply: bool
     ) -> str:
-        """Render a conversation with calls. Raises TemplateError if the template refuses."""
+        """Render a conversation with calls. Raise TemplateError if the template refuses the conversation."""
         try:
             return self._text(messages, tools, reply=reply)
         except Exception as error:
@@ -218,7 +218,7 @@ class ChatTokens:
         rendered: Callable[[list[dict[str, Any]]], str],
         control: re.Pattern[str] | None = None,
     ) -> list[int]:
-        """Encode rendered messages. Text in messages becomes ids of text, never a control token."""
+        """Encode rendered messages. The text in a message becomes ids of text, and never a control token."""
         cut, control = _unused(_CUT, messages), control or self._control
 
         def guard(value: Any) -> Any:
@@ -263,7 +263,7 @@ class ChatTokens:
         self.check_reply({"role": "assistant", "content": "", "tool_calls": calls}, [_PROBE_TOOL])
 
     def _check_after(self, count: int) -> None:
-        """Raise TemplateError unless the template adds the results of `count` calls, each once, and nothing else."""
+        """Raise TemplateError unless the template adds each of the results of `count` calls once, and nothing else."""
         calls = [ToolCall(f"call_0_{place}", "probe_tool", "{}") for place in range(count)]
         results = [
             {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": f"{_RESULT} {place}"}
@@ -308,13 +308,13 @@ FAMILIES = (
     ("<tool_call>", "Qwen"),
     ("<|im_start|>", "ChatML"),
 )
-"""Texts that only the templates of a family contain, and the family's name. The first match counts."""
+"""Pairs of a text that only the templates of a family contain, and the family's name. The first match counts."""
 _MARKUP = re.compile(r"<[^\s<>]{1,60}>|\[[A-Z_/ ]{1,60}\]")
-"""Added tokens that are not special but still control: `<tool_call>`, `</think>`, `[TOOL_RESULTS]`."""
+"""Matches added tokens that are not special but still control tokens, such as `<tool_call>` or `[TOOL_RESULTS]`."""
 
 
 def _control_tokens(tokenizer: Tokenizer) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return a pattern for the first character of a special token, and one for that of any control token."""
+    """Return patterns that match the first character of a special token, and of any control token."""
     special = {str(tokenizer.eos_token), *map(str, getattr(tokenizer, "all_special_tokens", ()))} - {
         "None",
         "",
@@ -333,12 +333,12 @@ def _control_tokens(tokenizer: Tokenizer) -> tuple[re.Pattern[str], re.Pattern[s
 
 
 def _name(call: ToolCall) -> str:
-    """Return the name of a call, which templates may write next to its result; `unknown` for an invalid name."""
+    """Return the name of a call, or `unknown` if the name is invalid. Templates may write the name next to a result."""
     return call.name if re.fullmatch(r"[\w.-]{1,100}", call.name) else "unknown"
 
 
 def _unused(text: str, messages: Sequence[dict[str, Any]]) -> str:
-    """Return the text, made longer until it is unique among these messages."""
+    """Return the text, with a prefix if necessary, so that the messages do not contain the returned text."""
     whole = json.dumps(messages, ensure_ascii=False, default=str)
     while text in whole:
         text = f"\u2402{text}"

@@ -1,4 +1,4 @@
-"""The configuration of a training: a YAML file, checked, with every key documented at its definition."""
+"""Configuration of a training, which is a checked YAML file. The definition of each key contains its documentation."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ ENGINES = ("transformers", "vllm", "vllm-server")
 
 
 class ConfigError(LLMSandboxError, ValueError):
-    """A configuration cannot be used. The message is one sentence that names the remedy."""
+    """Error for a configuration that cannot be used. The message is one sentence that names the remedy."""
 
 
 def key(default: Any, text: str) -> Any:
-    """Define a key of the configuration, with its documentation."""
+    """Define a key of the configuration, with its default and its documentation."""
     return field(default=default, metadata={"text": text})
 
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """Train small matrices in addition to the weights, with PEFT."""
+    """Options of LoRA, with which PEFT trains small matrices in place of all weights."""
 
     rank: int = key(0, "rank of the matrices; 0 trains all weights")
     alpha: float = key(32.0, "scale of the matrices")
@@ -45,7 +45,7 @@ class LoraConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The policy."""
+    """Options of the policy's model."""
 
     path: str = key(
         "",
@@ -64,7 +64,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The rows to learn from."""
+    """Options of the rows to learn from."""
 
     task: str = key(
         "instruct_pretrain", "a benchmark task, by its name or folder: its prompts, its scorer, its data"
@@ -82,7 +82,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class WarmUpConfig:
-    """Supervised learning before the reinforcement learning: from runs, of any model or scripted."""
+    """Options of the supervised learning from recorded or scripted runs, before the reinforcement learning."""
 
     steps: int = key(0, "steps; 0 leaves it out")
     runs: str = key(
@@ -96,7 +96,7 @@ class WarmUpConfig:
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """Settings of the policy's work on rows."""
+    """Options of rollouts, in which the policy works on rows."""
 
     mode: str = key(
         "sandbox", "`sandbox`; `sandbox-prompt`: with documents in the prompt; `llm`: without a sandbox"
@@ -144,7 +144,7 @@ class RolloutConfig:
 
 @dataclass(frozen=True)
 class ValidationConfig:
-    """Scores of the policy during the training, on other rows than those of the training."""
+    """Options of validations, which score the policy during the training on rows that are not for learning."""
 
     every: int = key(0, "steps between two validations, of which the first is before step 1; 0: none")
     tasks: tuple[str, ...] = key(
@@ -164,7 +164,7 @@ class ValidationConfig:
 
 @dataclass(frozen=True)
 class ObjectiveConfig:
-    """The objective, in TRL's own terms."""
+    """Options of the objective, in TRL's terms."""
 
     learning_rate: float = key(1e-6, "learning rate, constant after its warm-up")
     warmup_steps: int = key(0, "steps in which the learning rate rises")
@@ -179,7 +179,7 @@ class ObjectiveConfig:
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """The engine that samples replies."""
+    """Options of the engine that samples replies."""
 
     engine: str = key(
         "transformers", "`transformers` (CPU or GPU), `vllm` (in the trainer's process), `vllm-server`"
@@ -193,7 +193,7 @@ class GenerationConfig:
 
 @dataclass(frozen=True)
 class RecordConfig:
-    """The files that stay on disk."""
+    """Options for the files that stay on disk."""
 
     keep: int = key(20, "the newest steps whose rollouts are kept; 0: all. The figures of every step stay")
     checkpoint_every: int = key(10, "steps between two checkpoints")
@@ -202,7 +202,7 @@ class RecordConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """A training."""
+    """Configuration of a training."""
 
     name: str = key("training", "name of the policy in records")
     seed: int = key(42, "seed of weights, order of rows and sampling")
@@ -223,7 +223,7 @@ class TrainingConfig:
 
     @property
     def batch(self) -> int:
-        """Rollouts of a step."""
+        """Number of rollouts of a step."""
         return self.rollouts.rows_per_step * self.rollouts.per_row
 
     def as_yaml(self) -> str:
@@ -235,9 +235,9 @@ def config_names() -> list[str]:
 
 
 def load_config(name: str | Path, changes: Mapping[str, Any] | None = None) -> TrainingConfig:
-    """Load a configuration from a YAML file, or a packaged configuration by its name.
+    """Load a configuration from a YAML file, or a packaged configuration by name.
 
-    `changes` replace keys, as in `{"rollouts.per_row": 4}`; texts are parsed as YAML.
+    `changes` replace values, as in `{"rollouts.per_row": 4}`. A value that is a text is parsed as YAML.
 
     Raises:
         ConfigError: if the file does not exist, or a key or value is wrong.
@@ -265,7 +265,7 @@ def load_config(name: str | Path, changes: Mapping[str, Any] | None = None) -> T
 
 
 def changed_config(config: TrainingConfig, changes: Mapping[str, Any]) -> TrainingConfig:
-    """Return the configuration with other values for these keys; see `load_config`. Raises ConfigError."""
+    """Return the configuration with changed values; see `load_config`. Raise ConfigError if a key or value is wrong."""
     content = yaml.safe_load(config.as_yaml())
     for dotted, value in changes.items():
         _change(content, dotted, value)
@@ -273,14 +273,14 @@ def changed_config(config: TrainingConfig, changes: Mapping[str, Any]) -> Traini
 
 
 def make_config(content: Mapping[str, Any]) -> TrainingConfig:
-    """Make a configuration from the content of a YAML file. Raises ConfigError."""
+    """Make a configuration from the content of a YAML file. Raise ConfigError if a key or value is wrong."""
     config: TrainingConfig = _made(TrainingConfig, content, "")
     _check(config)
     return config
 
 
 def documented_keys() -> list[tuple[str, str, str]]:
-    """Return every key with its default and its text, for the documentation."""
+    """Return every key with its default and its documentation."""
     return list(_documented(TrainingConfig, ""))
 
 
@@ -393,13 +393,13 @@ _MORE_THAN_ZERO = frozenset(
         "rollouts.temperature", "objective.learning_rate", "record.checkpoint_every",
     )
 )  # fmt: skip
-"""Keys of numbers above zero; all other numbers but the seed are at least zero."""
+"""Keys of the numbers that must be above zero. All other numbers except the seed must be at least zero."""
 _SHARES = frozenset(("rollouts.top_p", "generation.memory"))
-"""Keys of numbers above zero and at most 1."""
+"""Keys of the numbers that must be above zero and at most 1."""
 
 
 def _numbers(content: Mapping[str, Any], prefix: str) -> typing.Iterator[tuple[str, float]]:
-    """Yield the numbers of a configuration by their keys."""
+    """Yield the key and the value of each number in a configuration."""
     for name, value in content.items():
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{prefix}{name}.")

@@ -1,4 +1,4 @@
-"""The reward of a run that a person made from a rollout: a fork, or the rollout itself with an edited call."""
+"""Reward of a run that a person made from a rollout: a fork, or the rollout itself with an edited call."""
 
 from __future__ import annotations
 

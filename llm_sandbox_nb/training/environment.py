@@ -1,10 +1,10 @@
-"""Sandboxes for TRL's own loop: a class for `GRPOTrainer(environment_factory=...)`, the stock path of TRL.
+"""Sandboxes for TRL's own loop, with a class for the argument `environment_factory` of TRL's `GRPOTrainer`.
 
-TRL asks the model and calls the tools of this package. The calls are executed by the same loop as in other runs, so
-observations, limits and records are the same. This path has limits: `submit` does not end a rollout (TRL requests one
-more reply, whose calls are refused), commands of different rollouts execute one after another, and a reply without a
-call is not answered. `rollout_func`, which `train run` uses, does not have these limits. TRL encodes observations
-itself, so a zero-width space is put into texts that look like a control token.
+TRL asks the model and calls the tools of this package. The calls are executed by the same agent loop as in other runs,
+so observations, limits and records are the same. This way has three restrictions. `submit` does not end a rollout: TRL
+requests one more reply, whose calls are refused. Commands of different rollouts execute one after another. A reply
+without a call is not answered. `rollout_func`, which `train run` uses, does not have these restrictions. TRL encodes
+observations itself, so a zero-width space is put into texts that look like a control token.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from llm_sandbox_nb.training.token_model import TokenConversation
 
 OVER = "The run is over: this call was not executed."
 LEFT_OUT: Any = None
-"""Default of an argument that a call may leave out."""
+"""Default value of an argument that a call may leave out."""
 _T = TypeVar("_T")
 _Method = TypeVar("_Method", bound=Callable[..., str])
 
 
 def _as_declared(method: _Method) -> _Method:
-    """Copy the description of the tool to its method, from which TRL makes the schema for the model."""
+    """Copy the description of a tool to its method. TRL makes the tool's schema for the model from the method."""
     tool = TOOLS[method.__name__]
     lines = [tool.description, ""]
     properties = tool.properties(DEFAULT_OPTIONS)
@@ -50,7 +50,10 @@ def _as_declared(method: _Method) -> _Method:
 
 
 class _AskedModel:
-    """Model whose replies are TRL's calls: `asked` receives the messages of each request, `answers` the replies."""
+    """Model whose replies are TRL's calls.
+
+    `asked` receives the messages of each request, and `answers` receives the calls of each reply.
+    """
 
     scripted = False
     cut = False
@@ -71,7 +74,7 @@ class _AskedModel:
         """Publish the request, and wait for TRL's calls."""
         self.asked.put_nowait(list(messages))
         calls = await self.answers.get()
-        self.conversation.replies.append(())  # the ids are TRL's
+        self.conversation.replies.append(())  # only TRL knows the ids
         return Reply(
             assistant_message(Assembly(), calls, "none"),
             calls=calls,
@@ -80,7 +83,7 @@ class _AskedModel:
 
 
 class SandboxEnvironment:
-    """An environment of TRL. The public methods are the model's tools, except `reset`, which begins a rollout."""
+    """Environment for TRL. Its public methods are the model's tools, except `reset`, which begins a rollout."""
 
     def __init__(self, environments: SandboxEnvironments) -> None:
         self._environments = environments
@@ -89,7 +92,7 @@ class SandboxEnvironment:
         self._numbers = itertools.count(1)
 
     def reset(self, row: str, **_: Any) -> str:
-        """Begin a rollout on a row; return the task, which TRL appends to the user's message.
+        """Begin a rollout on a row. Return the task, which TRL appends to the user's message.
 
         Raises:
             RolloutError: if no sandbox can be opened.
@@ -161,7 +164,7 @@ class SandboxEnvironment:
         return self._environments.setting.chat.harmless(str(last.get("content") or OVER))
 
     async def _next_request(self) -> list[dict[str, Any]] | None:
-        """Return the messages of the loop's next request; None if the run is over."""
+        """Return the messages of the loop's next request, or None if the run is over."""
         assert self._model is not None
         assert self._work is not None
         asked = asyncio.create_task(self._model.asked.get())
@@ -172,7 +175,7 @@ class SandboxEnvironment:
         return None
 
     async def _end(self) -> Rollout | None:
-        """Return the rollout; if unfinished, end it first with a reply without calls."""
+        """Return the rollout, or None if there is none. End an unfinished rollout with a reply without calls."""
         if self._work is None or self._model is None:
             return None
         if not self._work.done():
@@ -181,10 +184,10 @@ class SandboxEnvironment:
 
 
 class SandboxEnvironments:
-    """Environments, rows and reward for TRL's stock path. `with` closes the sandboxes.
+    """Environments, rows and reward for TRL's own loop. `with` closes the sandboxes at its end.
 
-    Use it as `GRPOTrainer(environment_factory=made.environment, reward_funcs=[made.reward], train_dataset=
-    Dataset.from_list(made.dataset()), args=grpo_config(config, out))`.
+    For example, `GRPOTrainer(environment_factory=made.environment, reward_funcs=[made.reward], train_dataset=
+    Dataset.from_list(made.dataset()), args=grpo_config(config, out))` uses the object `made`.
     """
 
     def __init__(self, setting: RolloutSetting, rows: Sequence[Row], folder: Path, at_once: int) -> None:
@@ -218,14 +221,14 @@ class SandboxEnvironments:
         return made
 
     def dataset(self) -> list[dict[str, Any]]:
-        """Return the rows for TRL: the system message, an empty user message that `reset` fills, and the id."""
+        """Return the rows for TRL: the system message, an empty user message that `reset` fills, and the row's id."""
         system, _ = self.setting.task.prompts.messages("")
         return [
             {"prompt": [system, {"role": "user", "content": ""}], "row": identity} for identity in self.rows
         ]
 
     def reward(self, environments: Sequence[SandboxEnvironment], **_: Any) -> list[float | None]:
-        """End the rollouts and score their answers, as TRL's reward function. None for a lost rollout."""
+        """End the rollouts and return their rewards, as TRL's reward function. A lost rollout has the reward None."""
         return self.in_loop(self._rewards(environments))
 
     async def _rewards(self, environments: Sequence[SandboxEnvironment]) -> list[float | None]:

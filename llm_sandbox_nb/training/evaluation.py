@@ -1,4 +1,4 @@
-"""A policy before and after its training, with a sandbox and without, on any benchmark task."""
+"""Evaluation of a policy before and after its training, with and without a sandbox, on any benchmark task."""
 
 from __future__ import annotations
 
@@ -50,15 +50,16 @@ from llm_sandbox_nb.training.training_run import task_and_rows
 
 EVALUATION = "evaluation"
 BASE, BEFORE, AFTER = "base", "before", "after"
-"""The model as it was published, before the warm-up; the policy before the first step; the trained policy."""
+"""Names of the policies: the published model before the warm-up, the policy before the first step, and the trained
+policy."""
 
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """The policies, rows and settings of an evaluation."""
+    """Policies, rows and settings of an evaluation."""
 
     policies: Mapping[str, str]
-    """Paths of the policies, by `base`, `before` and `after`."""
+    """Paths of the policies, by name: `base`, `before` and `after`."""
     task: Task
     rows: Sequence[Row]
     modes: Sequence[str]
@@ -67,7 +68,7 @@ class EvaluationPlan:
     out: Path
     sampling: Sampling
     judge: JudgeAccess | None = None
-    """The judge; None for tasks that no judge scores."""
+    """Judge of the answers, or None for a task that no judge scores."""
     learned_from: bool = False
     """True if the training used the same rows."""
     workers: int = 8
@@ -75,7 +76,7 @@ class EvaluationPlan:
 
 @dataclass(frozen=True)
 class JudgeAccess:
-    """The model that judges answers, and its address."""
+    """Model that judges answers, with its address and key."""
 
     model: str
     api_base: str | None = None
@@ -83,7 +84,7 @@ class JudgeAccess:
     repeats: int = JudgeOptions().repeats
 
     def make_model(self) -> Model:
-        """Return the judge's model. Raises ModelError if the script does not exist, or the address is invalid."""
+        """Return the judge's model. Raise ModelError if the script does not exist, or the address is invalid."""
         return make_model(self.model, api_base=self.api_base, api_key=self.api_key)
 
     def make_judge(self, folder: Path) -> Judge:
@@ -92,7 +93,7 @@ class JudgeAccess:
 
 @dataclass(frozen=True)
 class Cell:
-    """A policy in a mode. Figures of behaviour are means over its runs, or shares of their turns."""
+    """Figures of a policy in a mode. Figures of behaviour are means over the runs, or shares of the runs' turns."""
 
     policy: str
     mode: str
@@ -130,17 +131,18 @@ def plan_evaluation(
     """Plan `train evaluate` for a training, or for one of its checkpoints.
 
     Args:
-        checkpoint: the folder of a training (its newest policy), or a checkpoint in it.
-        modes: `sandbox`, `sandbox-prompt`, `llm`.
-        task, data: a benchmark task and its rows; without them, rows of the training's task. Rows that are made by
-            code, such as `ledger`, differ from the rows of the training.
-        rows: the maximum number of rows.
-        before: the policy to compare with, instead of the training's first policy.
-        temperature, top_p, top_k, repetition_penalty: sampling of replies, instead of the training's.
-        network: network of the sandboxes, instead of the training's.
-        judge: the judge; needed for tasks that a judge scores.
-        workers: number of items at once.
-        out: the folder of the results. Existing results there are not repeated.
+        checkpoint: folder of a training, which means its newest policy, or folder of a checkpoint in it.
+        modes: any of `sandbox`, `sandbox-prompt` and `llm`.
+        task, data: benchmark task and its rows. By default, the training's task gives the rows. Rows that code makes,
+            such as `ledger`, differ from the rows of the training.
+        rows: maximum number of rows.
+        repeats: number of repeats of each row.
+        before: policy that replaces the training's first policy in the comparison.
+        temperature, top_p, top_k, repetition_penalty: sampling of replies. The defaults are the training's values.
+        network: network of the sandboxes. The default is the training's network.
+        judge: judge of the answers, which only tasks with a judge need.
+        workers: maximum number of items at the same time.
+        out: folder of the results. Existing results in it are not repeated.
 
     Raises:
         ConfigError, ModelError, RecordError: if the training, task, rows or judge do not exist or cannot be used.
@@ -210,7 +212,7 @@ def evaluate(plan: EvaluationPlan, say: Callable[[str], None] = lambda text: Non
     Raises:
         ConfigError: if a policy cannot be loaded, or `out` has results of another policy, sampling or data.
         TemplateError: if a policy's chat template cannot be used.
-        FatalError: if no sandbox can be opened, or a scorer does not load.
+        FatalError: if no sandbox can be opened, or a scorer cannot be loaded.
     """
     grpo.require_packages(changed_config(plan.config, {"generation.engine": "transformers"}))
     for path in filter(needs_gguf, plan.policies.values()):
@@ -238,10 +240,10 @@ def evaluate(plan: EvaluationPlan, say: Callable[[str], None] = lambda text: Non
 
 
 def check_evaluation(plan: EvaluationPlan, path: str, out: Path) -> None:
-    """Compare policy, sampling, rows and prompts with those of the results in `out`, and prepare `out`.
+    """Check that the results in `out` have the plan's policy, sampling, rows and prompts, and store the plan in `out`.
 
     Raises:
-        ResultsError: if one of them has changed.
+        ResultsError: if the policy, the sampling, the rows or the prompts have changed.
     """
     rollouts = plan.config.rollouts
     config = {
@@ -327,7 +329,7 @@ def _cell(plan: EvaluationPlan, policy: str, mode: str, results: Sequence[Result
 
 
 def differences(plan: EvaluationPlan) -> Iterator[tuple[str, str, Paired]]:
-    """Yield the names of two policies, a mode, and the change of the score on the rows that both were scored on."""
+    """Yield the names of two policies, a mode, and the change of the score over the rows that both policies share."""
     scores = {
         (policy, mode): item_scores(
             result for result in counted_results(plan.out / policy) if result.mode == mode

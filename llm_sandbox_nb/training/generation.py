@@ -13,7 +13,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Generated:
-    """The ids of one reply, with the end id if complete. `logprobs` are the log-probabilities of sampling."""
+    """Token ids of one reply. A complete reply has the end id. `logprobs` are the log-probabilities of the ids."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...] | None = None
@@ -23,15 +23,15 @@ class Generator(Protocol):
     """Source of replies."""
 
     async def generate(self, prompt: Sequence[int], limit: int, order: int = 0) -> Generated:
-        """Return the reply to `prompt`, of at most `limit` ids.
+        """Return the reply to `prompt`, which has at most `limit` ids.
 
-        `order` is the place of this request in its batch.
+        `order` is the place of the request in its batch.
         """
         ...
 
 
 BatchFunction = Callable[[list[list[int]], list[int]], list[Generated]]
-"""Function of prompts and the maximum ids of each reply; returns one `Generated` for each prompt."""
+"""Function that gets prompts and the maximum number of ids of each reply, and returns a `Generated` for each prompt."""
 
 
 @dataclass
@@ -45,11 +45,11 @@ class _Request:
 
 @dataclass
 class BatchGenerator:
-    """Collects the requests of rollouts in an event loop and answers them together in another thread.
+    """Generator that collects the requests of rollouts in an event loop, and answers them together in another thread.
 
     A batch is complete when every `active` rollout waits for a reply, or when the oldest request has waited for
     `patience` seconds. So one slow command does not stop the other rollouts. If all commands end in time, each batch
-    has the same rows in the same order, so that a seed gives the same samples again.
+    has the same rows in the same order, so equal seeds give equal samples.
     """
 
     patience: float = 30.0
@@ -64,7 +64,7 @@ class BatchGenerator:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Count a rollout that batches wait for."""
+        """Count a rollout for which batches wait."""
         with self._changed:
             self._active += 1
         try:
@@ -97,7 +97,10 @@ class BatchGenerator:
             self._changed.notify_all()
 
     def serve(self, answer: BatchFunction) -> None:
-        """Answer requests in this thread until `close`. Exceptions of `answer` are raised here and in requests."""
+        """Answer requests in this thread until `close` is called.
+
+        An exception of `answer` is raised here and by each request of the batch.
+        """
         while batch := self._next_batch():
             started = time.monotonic()
             try:

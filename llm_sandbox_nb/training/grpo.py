@@ -1,7 +1,7 @@
-"""The policy gradient, by TRL's GRPOTrainer in its own configuration; this module computes no loss.
+"""Policy gradient with TRL's GRPOTrainer. The configuration makes TRL compute the paper's objective.
 
-This is the only file that knows TRL's trainer. `generate_together` uses a private method of it, tested with the
-versions that the extra `[rl]` allows.
+Only this module uses GRPOTrainer, and it computes no loss itself. `generate_together` uses a private method of the
+trainer. The method is tested with the versions that the extra `[rl]` allows.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from trl import GRPOTrainer
 
 RunRollouts = Callable[[list[str], Any], list[Rollout]]
-"""Function of row ids, each repeated for each of its rollouts, and the trainer."""
+"""Function that gets row ids and the trainer, and returns rollouts. There is one id for each rollout."""
 OnAdvantages = Callable[[list[float]], None]
 
 
 class MissingPackageError(LLMSandboxError, ImportError):
-    """The extra `[rl]` is not installed."""
+    """Error if a package of the extra `[rl]`, or vLLM, is not installed."""
 
 
 def require_packages(config: TrainingConfig) -> None:
-    """Raise MissingPackageError unless all packages for this configuration are installed."""
+    """Raise MissingPackageError unless all packages that the configuration needs are installed."""
     needed = ["torch", "trl", *(["peft"] if config.model.lora.rank else [])]
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise MissingPackageError(
@@ -48,11 +48,11 @@ def require_packages(config: TrainingConfig) -> None:
 def grpo_config(config: TrainingConfig, output: Path, processes: int = 1) -> Any:
     """Return TRL's configuration of the paper's objective.
 
-    - Leave-one-out baseline: the paper subtracts the mean of the other rewards, TRL the mean of all G rewards of the
-      group. The second difference is (G - 1)/G times the first, so the weight G/(G - 1) makes them equal. Nothing is
-      divided by the standard deviation.
-    - Sequence sum of token terms, mean over sequences: `luspo` with ratios per token.
-    - Clip at 1 - epsilon and 1 + epsilon_high, no KL divergence.
+    - Leave-one-out baseline: the paper subtracts the mean of the other rewards of the group. TRL subtracts the mean of
+      all G rewards. The second difference is (G - 1)/G times the first, so the weight G/(G - 1) makes them equal.
+      Nothing is divided by the standard deviation.
+    - Sum of the token terms of a sequence, and mean over sequences: this is `luspo` with ratios per token.
+    - Clip at 1 - epsilon and 1 + epsilon_high. By default, there is no KL divergence.
     """
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     from trl import GRPOConfig
@@ -123,7 +123,7 @@ def grpo_config(config: TrainingConfig, output: Path, processes: int = 1) -> Any
 
 
 def reward(rewards: Sequence[float | None], **_: Any) -> list[float | None]:
-    """Return the rewards of the rollouts, as TRL's reward function. None leaves a rollout out."""
+    """Return the rewards of the rollouts, as TRL's reward function. A rollout with the reward None is left out."""
     return list(rewards)
 
 
@@ -138,14 +138,14 @@ def make_trainer(
     callbacks: Sequence[Any] = (),
     processes: int = 1,
 ) -> GRPOTrainer:
-    """Return the trainer of `model` on the rows with these ids."""
+    """Return a trainer of `model`. `rows` are the ids of the rows."""
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     from datasets import Dataset
     from transformers import PrinterCallback
     from trl import GRPOTrainer
 
     class Trainer(GRPOTrainer):  # type: ignore[misc]
-        """Reports advantages after their computation."""
+        """Trainer that reports the advantages after their computation."""
 
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             made = super()._generate_and_score_completions(inputs)
@@ -174,7 +174,7 @@ def make_trainer(
 
 
 def as_training_data(rollouts: Sequence[Rollout], end: int, with_logprobs: bool) -> dict[str, Any]:
-    """Convert rollouts to TRL's form. A rollout without a reward, or without a reply, gets no gradient on any token."""
+    """Convert rollouts to TRL's form. No token of a rollout without a reward, or without a reply, gets a gradient."""
     prompts, completions, masks, logprobs = [], [], [], []
     for rollout in rollouts:
         conversation = rollout.conversation
@@ -217,7 +217,7 @@ def sampling_as(trainer: Any, sampling: Sampling) -> Iterator[None]:
 
 
 def generate_together(trainer: Any, prompts: list[list[int]], limits: list[int]) -> list[Generated]:
-    """Sample one reply for each prompt together, by the trainer's engine: Transformers, or vLLM in this process."""
+    """Sample the replies to all prompts together with the trainer's engine: Transformers, or vLLM in this process."""
     if trainer.use_vllm:
         trainer.vllm_generation.max_completion_length = max(limits)
     else:

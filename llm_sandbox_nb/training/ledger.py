@@ -1,8 +1,8 @@
-"""A task for a small pretrained model: questions about ledgers, as files in the sandbox.
+"""Task for a small pretrained model: questions about ledgers, which are files in the sandbox.
 
-Each line of a ledger is a sale: `Norwick sold rye for 481`. There are four kinds of questions, and each kind needs
-another command. The scripted runs choose one of the four commands by chance, so that about a quarter of them is right:
-the policy has to learn the right command for each kind.
+Each line of a ledger is a sale, such as `Norwick sold rye for 481`. There are four kinds of questions, and each kind
+needs another command. The scripted runs choose one of the four commands by chance, so about a quarter of the runs are
+right. The policy has to learn the right command for each kind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply
 
 LEDGER, LEDGER_OTHER = "ledger", "ledger-other"
-"""Values of `data.rows`: the questions to learn from, and questions of other kinds about the same ledgers."""
+"""Values of `data.rows`, for the questions to learn from, and for questions of other kinds about such ledgers."""
 _FILES, _LINES = 3, 6
 _GOODS = ("rye", "salt", "wool", "iron", "tea", "coal")
 _BEGINNINGS = (
@@ -58,7 +58,7 @@ _ENDINGS = (
 
 @dataclass(frozen=True)
 class Sale:
-    """A line of a ledger."""
+    """Sale, which is a line of a ledger."""
 
     town: str
     goods: str
@@ -71,16 +71,16 @@ class Sale:
 
 @dataclass(frozen=True)
 class QuestionKind:
-    """A kind of question."""
+    """Kind of questions that the same command answers."""
 
     questions: Sequence[str]
-    """Wordings, with `{key}` for a town or goods."""
+    """Wordings of the question, with `{key}` in place of a town or goods."""
     about: str
     """Attribute of a sale that the question names: `town` or `goods`."""
     answer: Callable[[Sequence[Sale]], Any]
-    """Function of the sales with this town or these goods."""
+    """Function that computes the answer from the sales with this town or these goods."""
     command: str
-    """Command that follows the search for the town or the goods in a pipe."""
+    """Command that gets the lines with the town or the goods from a pipe."""
 
 
 KINDS: Mapping[str, QuestionKind] = {
@@ -117,7 +117,7 @@ KINDS: Mapping[str, QuestionKind] = {
         "awk '{s += $5} END {print s}'",
     ),
 }
-"""Kinds to learn from."""
+"""Kinds of questions to learn from, by name."""
 OTHER_KINDS: Mapping[str, QuestionKind] = {
     "price": QuestionKind(
         ("For how much did {key} sell?", "What is the amount of {key}?"),
@@ -132,11 +132,11 @@ OTHER_KINDS: Mapping[str, QuestionKind] = {
         "cut -d ' ' -f 5 | sort -n | head -n 1",
     ),
 }
-"""Kinds for evaluations only: trainings and scripted runs do not use them."""
+"""Kinds of questions for evaluations only. The training on `ledger` and the scripted runs do not use them."""
 
 
 def towns(*, held_out: bool) -> list[str]:
-    """Return the names of towns. Held-out rows have other towns than rows of a training, so that no row is in both."""
+    """Return the names of towns. Held-out rows and rows of a training have different towns, so no row is in both."""
     pairs = itertools.product(enumerate(_BEGINNINGS), enumerate(_ENDINGS))
     return [
         beginning + ending
@@ -148,7 +148,7 @@ def towns(*, held_out: bool) -> list[str]:
 def ledger_rows(
     count: int, seed: int, kinds: Mapping[str, QuestionKind] = KINDS, *, held_out: bool = False
 ) -> list[Row]:
-    """Make rows; equal arguments give equal rows. Held-out rows never occur among the others."""
+    """Make rows. Equal arguments give equal rows. A held-out row is never equal to a row of a training."""
     chance = random.Random(f"ledger-{seed}-{held_out}-{','.join(kinds)}")
     names, listed = towns(held_out=held_out), list(kinds.items())
     rows = []
@@ -196,7 +196,7 @@ def other_task(task: Task) -> Task:
 
 
 def command(key: str, kind: QuestionKind) -> str:
-    """Return the command that answers a question of this kind about `key`."""
+    """Return the command that answers a question of the given kind about `key`."""
     return f"grep -h {key} documents/* | {kind.command}"
 
 
@@ -206,7 +206,10 @@ def asked_about(question: str) -> str:
 
 
 class LedgerDemonstrator:
-    """Model that plays a row in text mode: one command, chosen by chance, whose last line is the answer."""
+    """Model that plays a row in text mode with one command that is chosen by chance.
+
+    The last line of the command's output is the answer.
+    """
 
     name = f"scripted/{LEDGER}"
     scripted = True

@@ -1,4 +1,4 @@
-"""Tasks whose rows are made by code, as values of `data.rows`; and scripted runs of them for a warm-up."""
+"""Tasks whose rows code makes, by values of `data.rows`, and scripted runs of these tasks for a warm-up."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from llm_sandbox_nb.training.rollouts import RolloutError, open_sandboxes, run_o
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 MakeRows = Callable[[int, int], list[Row]]
-"""Function of the number of rows and a seed."""
+"""Function that makes rows from the number of rows and a seed."""
 _RUNS_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
 class MadeTask:
-    """A task whose rows are made by code."""
+    """Task whose rows code makes."""
 
     task: Callable[[Task], Task]
-    """Function that returns the benchmark task with the prompts and the scorer of these rows."""
+    """Function that returns the benchmark task with the prompts and the scorer for the rows."""
     rows: MakeRows
     held_out_rows: MakeRows
-    """Rows for validations and evaluations. The seed differs from that of the training."""
+    """Function that makes the rows for validations and evaluations. Their seed differs from the training's seed."""
     demonstrator: Callable[[str, Row], Model]
-    """Function of a seed and a row; returns the model that plays the row by a script."""
+    """Function that gets a seed and a row, and returns a model that plays the row by a script."""
 
 
 MADE = {
@@ -56,7 +56,7 @@ MADE = {
         ledger.LedgerDemonstrator,
     ),
 }
-"""Tasks by the values of `data.rows`."""
+"""Tasks by value of `data.rows`."""
 
 
 def held_out(made: MadeTask, count: int, config: TrainingConfig) -> list[Row]:
@@ -65,7 +65,7 @@ def held_out(made: MadeTask, count: int, config: TrainingConfig) -> list[Row]:
 
 
 async def scripted_runs(task: Task, config: TrainingConfig, folder: Path) -> Sequence[Trajectory]:
-    """Run the script of the made task, recorded below `folder`, on other rows than those of the training."""
+    """Run the script of the made task on rows that the training does not use. The records are below `folder`."""
     made, rollouts = MADE[config.data.rows], config.rollouts
     limits = RunLimits(steps=rollouts.turns, tokens=None)
     at_once = asyncio.Semaphore(_RUNS_AT_ONCE)

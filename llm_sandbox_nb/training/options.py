@@ -1,4 +1,4 @@
-"""The flags of `train`, for the command line and for cells."""
+"""Flags of `train` for the command line and for cells."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.training.config import ConfigError, TrainingConfig, config_names, load_config
 
 RUNS = "training-runs"
-"""Folder of trainings without `--out`."""
+"""Folder that contains the trainings for which no `--out` is given."""
 _JUDGE = tuple(option for option in BENCHMARK_OPTIONS if option.name.startswith("judge_"))
 JUDGE_REPEATS = _JUDGE[-1]
 
 
 def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
-    """Add the actions to the parser of `train`; return their parsers by name."""
+    """Add the actions to the parser of `train`, and return the parsers of the actions by name."""
     run = actions.add_parser("run", help="train a policy, or resume a training that was stopped")
     run.add_argument(
         "--config", metavar="FILE", required=True, help=f"a YAML file, or one of {', '.join(config_names())}"
@@ -142,7 +142,7 @@ def _add_build(parts: argparse._SubParsersAction[Parser]) -> Parser:
 
 
 def config_of(arguments: Mapping[str, Any]) -> tuple[TrainingConfig, Path]:
-    """Return the configuration that the flags of `run` name, and its folder. Raises UsageError."""
+    """Return the configuration and the folder that the flags of `run` name. Raise UsageError if a flag is wrong."""
     changes: dict[str, Any] = dict(_assignment(text) for text in arguments.get("set") or ())
     flags = {"seed": "seed", "steps": "steps", "keep": "record.keep"}
     changes |= {key: arguments[flag] for flag, key in flags.items() if arguments.get(flag) is not None}
@@ -161,7 +161,7 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def watch_lines(arguments: Mapping[str, Any]) -> Sequence[str]:
-    """Return the first lines of `watch`. Raises UsageError."""
+    """Return the first lines of `watch`. Raise UsageError if the training or the step does not exist."""
     from llm_sandbox_nb.training.record import RecordError, TrainingRecord
     from llm_sandbox_nb.training.watch import overview, step_text
 

@@ -1,4 +1,4 @@
-"""A policy outside of its training: loaded from a folder, and asked like any other model."""
+"""Policies outside of their training, which are loaded from a folder and asked like any other model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from llm_sandbox_nb.training.token_model import TokenModel
 
 
 def needs_gguf(path: str) -> bool:
-    """Return True if the model is in a GGUF file: `local/NAME`, or the path of such a file."""
+    """Return True if the model is in a GGUF file, so that `path` is `local/NAME` or the path of such a file."""
     return path.startswith(PREFIX) or path.lower().endswith(".gguf")
 
 
@@ -48,7 +48,7 @@ def check_gguf(path: str) -> None:
 
 
 def _gguf_file(path: str) -> Path:
-    """Return the GGUF file of a model, fetched if necessary. Raises ConfigError."""
+    """Return the GGUF file of a model, and fetch the file if necessary. Raise ConfigError if this is impossible."""
     try:
         file = find_source(path.removeprefix(PREFIX)).fetch(Stop())
         _check_header(file)
@@ -58,13 +58,17 @@ def _gguf_file(path: str) -> Path:
 
 
 def _check_header(file: Path) -> None:
-    """Check a file before Transformers makes a model of the numbers in its header. Raises ModelError, ConfigError."""
+    """Check a file before Transformers makes a model with the numbers in the file's header.
+
+    Raises:
+        ModelError, ConfigError: if the header cannot be read, or its numbers are impossible.
+    """
     if not read_header(file).is_plausible:
         raise ConfigError(f"{file} is not a valid GGUF file: its header has impossible numbers.")
 
 
 def peft_config(lora: LoraConfig) -> Any:
-    """Return PEFT's configuration of LoRA matrices; None to train all weights."""
+    """Return PEFT's configuration of LoRA matrices, or None if all weights are trained."""
     if not lora.rank:
         return None
     import peft
@@ -74,10 +78,10 @@ def peft_config(lora: LoraConfig) -> Any:
 
 
 def load_policy(path: str, dtype: str = "auto") -> tuple[Any, Any]:
-    """Load model and tokenizer from a folder, from the hub, or from a GGUF file; its weights are converted to `dtype`.
+    """Load a model and its tokenizer from a folder, from the hub, or from a GGUF file. Convert the weights to `dtype`.
 
     Raises:
-        ConfigError: if they cannot be loaded.
+        ConfigError: if the model or the tokenizer cannot be loaded.
     """
     import transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -114,7 +118,9 @@ def load_policy(path: str, dtype: str = "auto") -> tuple[Any, Any]:
 
 
 def _adapted_model(path: Path, dtype: str) -> Any:
-    """Load the model of a folder of LoRA matrices, merged into their base model; None for any other folder.
+    """Load the model in a folder with LoRA matrices, and merge the matrices into their base model.
+
+    Return None for any other folder.
 
     Raises:
         ConfigError: if the matrices are for other layers, so that only the base model would be loaded.
@@ -135,10 +141,10 @@ def _lora_names(weights: Iterable[str]) -> set[str]:
 
 
 def check_adapter(path: Path, saved: set[str], wanted: set[str]) -> None:
-    """Compare the names of the saved LoRA matrices with those in the model.
+    """Check that the saved LoRA matrices have the same names as the model's matrices.
 
     Raises:
-        ConfigError: if they differ: PEFT would ignore the saved matrices and leave the base model as it is.
+        ConfigError: if names differ, because PEFT would ignore the saved matrices and leave the base model unchanged.
     """
     if others := sorted(saved ^ wanted):
         problem = (
@@ -154,9 +160,9 @@ _EDGE_BYTES = 1024**2
 
 
 def weights_digest(path: str) -> str:
-    """Return a digest of the policy in a folder: names, sizes, beginnings and ends of its files.
+    """Return a digest of the policy in a folder, computed from the names, sizes, beginnings and ends of its files.
 
-    A model on the hub, and `local/NAME`, count by their names.
+    For a model on the hub, and for `local/NAME`, return the name itself.
     """
     folder = Path(path).expanduser()
     if not folder.exists() or path.startswith(PREFIX):
@@ -176,7 +182,7 @@ def weights_digest(path: str) -> str:
 
 
 def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write model and tokenizer, and mark the folder as complete."""
+    """Write a model and its tokenizer to a folder, and mark the folder as complete."""
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / COMPLETE).touch()
@@ -184,7 +190,7 @@ def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling of replies. A temperature of 0 selects the likeliest token."""
+    """Settings for the sampling of replies. A temperature of 0 selects the likeliest token."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -193,7 +199,7 @@ class Sampling:
 
 
 def sampling_problem(sampling: Sampling) -> str:
-    """Return the problem of a sampling; empty if valid."""
+    """Return the problem of sampling settings, or an empty text if the settings are valid."""
     if sampling.temperature < 0:
         return f"The temperature has to be at least 0, not {sampling.temperature:g}"
     if not 0 < sampling.top_p <= 1:
@@ -206,9 +212,9 @@ def sampling_problem(sampling: Sampling) -> str:
 
 
 class LocalGenerator(BatchGenerator):
-    """Samples with a model of this process, in a separate thread; waiting requests are answered together.
+    """Generator that samples with a model of this process, in a separate thread.
 
-    `with` ends the thread.
+    Waiting requests are answered together. `with` ends the thread.
     """
 
     def __init__(self, model: Any, tokenizer: Any, sampling: Sampling, seed: int = 0) -> None:
@@ -270,10 +276,10 @@ class LocalGenerator(BatchGenerator):
 
 
 class PolicyModel:
-    """A policy as a model for `solve`, for benchmarks and for resumed rollouts; for any number of conversations.
+    """Policy as a model for `solve`, for benchmarks and for resumed rollouts, with any number of conversations.
 
-    The ids of a conversation are kept between its requests, so that nothing is encoded twice. If another model began a
-    conversation, the ids are made from its messages.
+    The ids of a conversation are kept between its requests, so nothing is encoded twice. If another model began the
+    conversation, the ids are made from the messages.
     """
 
     scripted = False
@@ -286,11 +292,11 @@ class PolicyModel:
         self._chat, self._generator = chat, generator
         self._limits = {"prompt_limit": prompt_limit, "completion_limit": completion_limit}
         self._open: dict[str, TokenModel] = {}
-        """Conversations that may continue, by their messages up to the newest reply."""
+        """Conversations that may continue, by a digest of their messages up to the newest reply."""
 
     @classmethod
     def load(cls, folder: str | Path, *, temperature: float = 1.0) -> PolicyModel:
-        """Load the newest policy of a training, or the policy of a checkpoint. It samples in this process.
+        """Load the newest policy of a training, or the policy of a checkpoint. The policy samples in this process.
 
         Raises:
             RecordError, ConfigError: if the policy does not exist.

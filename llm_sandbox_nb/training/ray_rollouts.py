@@ -1,7 +1,7 @@
-"""Rollouts on the nodes of a Ray cluster: their actors own the sandboxes and run the loop, the trainer samples.
+"""Rollouts on the nodes of a Ray cluster. Actors own the sandboxes and run the agent loop, and the trainer samples.
 
-A request for a reply goes from the loop on a node to a relay, and from there to the trainer's own generator, so that
-rollouts of all nodes are sampled together. Records return with their rollouts; no shared file system is needed.
+A request for a reply goes from the loop on a node to a relay, and from the relay to the trainer's own generator. So
+the replies for all nodes are sampled together. Records return with their rollouts, so no shared file system is needed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Request = tuple[int, list[int], int, int]
 
 
 class Relay:
-    """The actor between the trainer and the loops on nodes: it stores requests and their answers."""
+    """Actor between the trainer and the loops on nodes, which stores requests and their answers."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -45,7 +45,7 @@ class Relay:
         self._arrived = asyncio.Event()
 
     async def ask(self, prompt: list[int], limit: int, order: int) -> Generated | str:
-        """Wait for the trainer's reply to a prompt; a text is the reason of a failure."""
+        """Wait for the trainer's reply to a prompt. If the trainer failed, return the reason as a text."""
         number = next(self._numbers)
         answer: asyncio.Future[Generated | str] = asyncio.get_running_loop().create_future()
         self._open[number] = answer
@@ -57,7 +57,7 @@ class Relay:
             del self._open[number]
 
     async def take(self) -> list[_Request]:
-        """Wait for a request, and return all new ones."""
+        """Wait for a request, and return all new requests."""
         await self._arrived.wait()
         self._arrived.clear()
         taken, self._new = self._new, []
@@ -72,7 +72,7 @@ class Relay:
 
 @dataclass
 class _ThroughRelay:
-    """A generator on a node."""
+    """Generator on a node, which asks the relay."""
 
     relay: Any
 
@@ -86,18 +86,18 @@ class _ThroughRelay:
 
 @dataclass(frozen=True)
 class RolloutReply:
-    """The reply of a node. `record` is a tar file whose names are relative to the rollout's own folder."""
+    """Reply of a node. `record` is a tar file with names relative to the rollout's folder."""
 
     rollout: Rollout | None = None
     record: bytes = b""
     folder: str = ""
-    """The run's folder in the record."""
+    """Folder of the run in the record."""
     fatal: str = ""
-    """Reason why no rollout can work."""
+    """Reason why no rollout can work. Empty if rollouts work."""
 
 
 class RolloutHost(NodeActor):
-    """The actor of one node. When the actor ends, for any reason, its sandboxes end too."""
+    """Actor of one node. When the actor ends for any reason, its sandboxes end too."""
 
     def __init__(self, setting: RolloutSetting, at_once: int, relay: Any) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class RolloutHost(NodeActor):
         self._begun = False
 
     async def ready(self) -> str:
-        """Return the version of this package on the node, once the sandbox pool is ready."""
+        """Return the version of this package on the node as soon as the sandbox pool is ready."""
         if not self._begun:
             self._begun = True
             await self._workers.__aenter__()
@@ -131,7 +131,7 @@ class RolloutHost(NodeActor):
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def check(self) -> str:
-        """Return the reason why no reward can be computed; empty if rewards work."""
+        """Return the reason why no reward can be computed, or an empty text if rewards work."""
         try:
             await self._workers.check()
         except RolloutError as error:
@@ -143,12 +143,12 @@ class RolloutHost(NodeActor):
 
 
 class RayRollouts:
-    """Runs rollouts on a Ray cluster, as `RolloutWorkers` does on this machine.
+    """Runner of rollouts on a Ray cluster, as `RolloutWorkers` is on this machine.
 
     Args:
-        address: of the cluster, see `RayHosts`.
-        setting: the common settings of all rollouts, sent to the nodes without `open`.
-        at_once: the maximum number of rollouts on one node.
+        address: address of the cluster; see `RayHosts`.
+        setting: common settings of all rollouts, which are sent to the nodes.
+        at_once: maximum number of rollouts on one node.
 
     Raises:
         UsageError: if Ray is not installed, or the address has an unsupported form.
@@ -182,7 +182,7 @@ class RayRollouts:
         self._relay = None  # the actor ends when its last handle is gone
 
     async def check(self) -> None:
-        """Raise RolloutError if a scorer from a file cannot be loaded on a node."""
+        """Raise RolloutError if a node cannot load the scorer's file, or the scorer cannot be a reward."""
         problem, address = await self._call("check")
         if problem:
             raise RolloutError(f"Node {address}: {problem}")
@@ -215,7 +215,7 @@ class RayRollouts:
             raise RolloutError(f"Node {address}: {reply.fatal}")
         rollout = reply.rollout
         if reply.folder:
-            # Each rollout's folder is named by its order, as without Ray; the node chose another name.
+            # A rollout's folder is named by its order, as without Ray. The node used another name for its own folder.
             target = folder / f"{order:04d}"
             await asyncio.to_thread(shutil.rmtree, target, ignore_errors=True)
             await asyncio.to_thread(unpack, reply.record, folder)
@@ -232,7 +232,7 @@ class RayRollouts:
     async def _answer(self) -> None:
         """Pass the requests of all nodes to the generator, and its replies back.
 
-        One task does this for all steps, because a cancelled call of `take` would still remove requests.
+        One asyncio task does this for all steps, because a cancelled call of `take` would still remove requests.
         """
         async with asyncio.TaskGroup() as group:
             while True:

@@ -1,4 +1,4 @@
-"""The folder of a training: its configuration, a line for each step, and the rollouts as runs like any other.
+"""Folder of a training: the configuration, a line for each step, and the rollouts, which are runs like any other.
 
 RUN/
   config.yaml         every key with its value
@@ -45,17 +45,17 @@ TABLE = "rollouts.jsonl"
 CHECKPOINTS = "checkpoints"
 START, END = "start", "end"
 COMPLETE = "complete"
-"""A file in a complete checkpoint, written last."""
+"""Name of the file that is written last, so that a checkpoint with this file is complete."""
 _STEP_FOLDER = re.compile(r"step-(\d+)$")
 
 
 class RecordError(LLMSandboxError, ValueError):
-    """The folder of a training cannot be used. The message is one sentence that names the remedy."""
+    """Error for a training's folder that cannot be used. The message is one sentence that names the remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RolloutRow:
-    """A rollout in the table of its step."""
+    """Rollout as a row in the table of its step."""
 
     step: int
     place: int
@@ -72,11 +72,11 @@ class RolloutRow:
     answer: str
     detail: str
     run: str
-    """The run's folder, relative to that of the training; empty if the rollout was lost."""
+    """Folder of the run, relative to the training's folder. Empty if the rollout was lost."""
 
 
 class TrainingRecord:
-    """The folder of one training."""
+    """Reader and writer of a training's folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -84,14 +84,14 @@ class TrainingRecord:
 
     @classmethod
     def begin(cls, folder: Path, config: TrainingConfig, *, alone: bool = False) -> TrainingRecord:
-        """Begin a training in a folder, or resume one with the same configuration.
+        """Begin a training in a folder, or resume the training there if its configuration is the same.
 
-        The number of steps, the validations and the files kept on disk may differ.
+        Only the number of steps, the validations and the files kept on disk may differ.
 
         Args:
-            folder: the folder, which may be new.
-            config: the configuration.
-            alone: lock the folder against other starts until `release` or the end of this process.
+            folder: folder of the training, which may be new.
+            config: configuration of the training.
+            alone: True to lock the folder against other starts until `release` or the end of this process.
 
         Raises:
             RecordError: if the folder holds another training or other files, or another start works in it.
@@ -140,7 +140,7 @@ class TrainingRecord:
             self._lock.release()
 
     def check_inputs(self, inputs: Mapping[str, str]) -> None:
-        """Store digests of a training's inputs, or compare them with those of its beginning.
+        """Store digests of a training's inputs. If the training has begun, check that the digests are still the same.
 
         Raises:
             RecordError: if a digest has changed after the first step.
@@ -157,7 +157,7 @@ class TrainingRecord:
 
     @classmethod
     def load(cls, folder: str | Path) -> TrainingRecord:
-        """Load the folder of an existing training. Raises RecordError."""
+        """Load the folder of an existing training. Raise RecordError if the folder contains no training."""
         path = Path(folder).expanduser()
         if not (path / CONFIG).is_file():
             raise RecordError(f"There is no training in {path}: give the folder that `train run` printed.")
@@ -165,7 +165,11 @@ class TrainingRecord:
 
     @classmethod
     def around(cls, path: str | Path) -> TrainingRecord:
-        """Find the training around a folder, such as a checkpoint, a rollout or its fork. Raises RecordError."""
+        """Find the training that contains a folder, such as a checkpoint, a rollout or a fork of a rollout.
+
+        Raises:
+            RecordError: if no training contains the folder.
+        """
         folder = Path(path).expanduser().absolute()
         for parent in (folder, *folder.parents[:5]):
             if (parent / CONFIG).is_file():
@@ -183,7 +187,7 @@ class TrainingRecord:
         return self.folder / CHECKPOINTS
 
     def newest_checkpoint(self) -> tuple[int, Path] | None:
-        """Return the step and the folder of the newest complete checkpoint."""
+        """Return the step and the folder of the newest complete checkpoint, or None if there is none."""
         found = [
             (int(path.name.rpartition("-")[2]), path)
             for path in self.checkpoints.glob("checkpoint-*")
@@ -192,7 +196,11 @@ class TrainingRecord:
         return max(found, default=None)
 
     def newest_policy(self) -> Path:
-        """Return the folder of the trained policy, else of the newest checkpoint. Raises RecordError."""
+        """Return the folder of the trained policy, or of the newest checkpoint if the training has not ended.
+
+        Raises:
+            RecordError: if there is no checkpoint yet.
+        """
         if (self.folder / END / COMPLETE).is_file():
             return self.folder / END
         newest = self.newest_checkpoint()
@@ -206,11 +214,11 @@ class TrainingRecord:
         return [dict(line) for line in read_lines(self.folder / STEPS)]
 
     def add_step(self, figures: Mapping[str, Any]) -> None:
-        """Append the figures of a step. When this returns, the figures survive the end of this process."""
+        """Append the figures of a step. After this call, the figures survive the end of this process."""
         append_line(self.folder / STEPS, dict(figures))
 
     def forget_after(self, step: int) -> None:
-        """Remove the records of the steps after a checkpoint, because a resume repeats them."""
+        """Remove all figures and rollouts of the steps after a checkpoint, because a resume repeats these steps."""
         for file, figures in ((STEPS, self.steps()), (VALIDATIONS, self.validations())):
             lines = (json.dumps(line) + "\n" for line in figures if line["step"] <= step)
             write_whole(self.folder / file, "".join(lines).encode())
@@ -238,9 +246,9 @@ class TrainingRecord:
     def add_rollouts(
         self, step: int, rollouts: Sequence[Rollout], advantages: Sequence[float], first: int = 0
     ) -> list[RolloutRow]:
-        """Write reward and advantage of each rollout to its journal and to the table of the step.
+        """Write the reward and the advantage of each rollout to its journal and to the table of the step.
 
-        `first` is the index of the first rollout in the table, which several processes write.
+        `first` is the index of the first of these rollouts in the table, because several processes write the table.
         """
         rows = []
         for place, (rollout, advantage) in enumerate(zip(rollouts, advantages, strict=True), first):
@@ -253,13 +261,16 @@ class TrainingRecord:
         return rows
 
     def rollouts(self, step: int) -> list[RolloutRow]:
-        """Return the table of a step; empty if no longer kept."""
+        """Return the table of a step. The table is empty if the step is not stored any more."""
         names = {field.name for field in dataclasses.fields(RolloutRow)}
         rows = read_lines(self.step_folder(step) / TABLE)
         return [RolloutRow(**{key: row[key] for key in names}) for row in rows]
 
     def prune(self, keep: int) -> None:
-        """Remove the rollouts of all but the newest `keep` steps, and of validations; 0 keeps all."""
+        """Remove the rollouts of all but the newest `keep` steps, and of all but the newest `keep` validations.
+
+        If `keep` is 0, nothing is removed.
+        """
         for name in (ROLLOUTS, VALIDATION):
             folders = sorted(self._step_folders(name))
             for _, folder in folders[: -keep or len(folders)] if keep else ():
@@ -311,7 +322,7 @@ def _reward_run(rollout: Rollout, step: int, advantage: float | None) -> None:
 
 
 def step_figures(step: int, rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Summarize the rollouts of a step: reward, turns, tokens, capability use, stop reasons."""
+    """Summarize the rollouts of a step: reward, turns, tokens, capability use and stop reasons."""
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     ended = [rollout for rollout in rollouts if rollout.stop_reason != LOST]
     groups: dict[str, list[float]] = {}

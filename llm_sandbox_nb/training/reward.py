@@ -1,4 +1,4 @@
-"""The reward of a rollout. The rules that compare answers are in `benchmark/scorers.py`."""
+"""Reward of a rollout. The rules that compare answers are in `benchmark/scorers.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def reward(
     answer: str | None,
     run: Path | None,
 ) -> Score:
-    """Return the score of a run's answer and files; 0 if the run ended at a limit in `zero_reward_for`."""
+    """Return the score of a run's answer and files, or 0 if the run ended at a limit in `zero_reward_for`."""
     if stop_reason in config.zero_reward_for:
         return Score(0.0, f"the limit of {stop_reason} was reached")
     return await scoring.score(scorer, answer, row, run)

@@ -1,4 +1,7 @@
-"""Rollouts: the policy works on rows in sandboxes, all at once, with the loop and the record of every other run."""
+"""Rollouts, in which the policy works on rows in sandboxes at the same time.
+
+Their agent loop and their records are the same as in all other runs.
+"""
 
 from __future__ import annotations
 
@@ -39,18 +42,21 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 logger = logging.getLogger(__name__)
 LOST = "lost"
-"""Stop reason of a rollout whose attempts all failed: left out of the training, and never scored 0."""
+"""Stop reason of a rollout whose attempts all failed. Such a rollout is left out of the training, and not scored 0."""
 GRACE = 120.0
-"""Seconds after the deadline of a rollout at which a rollout that still runs counts as lost."""
+"""Seconds after a rollout's deadline. A rollout that still runs then counts as lost."""
 
 
 class RolloutError(LLMSandboxError):
-    """Rollouts cannot work, e.g. without engine, image or scorer. The message is one sentence with the remedy."""
+    """Error if rollouts cannot work, for example without an engine, image or scorer.
+
+    The message is one sentence with the remedy.
+    """
 
 
 @dataclass
 class Rollout:
-    """A rollout. Times are seconds."""
+    """Rollout of a policy on a row. Times are in seconds."""
 
     row: Row
     conversation: TokenConversation
@@ -59,9 +65,9 @@ class Rollout:
     stop_reason: str = LOST
     answer: str | None = None
     reward: float | None = None
-    """None: lost or unscored, and not part of the training."""
+    """Reward, or None if the rollout was lost or unscored and so is not part of the training."""
     detail: str = ""
-    """Detail of the score, or the reason of the loss."""
+    """Explanation of the score, or the reason why the rollout was lost."""
     turns: int = 0
     tool_time: float = 0.0
     seconds: float = 0.0
@@ -71,16 +77,16 @@ class Rollout:
 
 @dataclass
 class RolloutSetting:
-    """The common settings of all rollouts of a training."""
+    """Common settings of all rollouts of a training."""
 
     name: str
     task: Task
     chat: ChatTokens
     config: RolloutConfig
     scorer: str = ""
-    """Scorer that replaces the task's, if not empty."""
+    """Scorer that replaces the task's scorer, or empty."""
     open: OpenSandbox | None = None
-    """Function that opens a sandbox; if None, the options in `config` are used."""
+    """Function that opens a sandbox. With None, the options in `config` are used."""
     limits: RunLimits = field(init=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +102,7 @@ def sandbox_options(config: RolloutConfig) -> dict[str, Any]:
 
 
 def open_sandboxes(config: RolloutConfig) -> OpenSandbox:
-    """Return an opener of sandboxes with the options of the configuration."""
+    """Return a function that opens sandboxes with the options of the configuration."""
 
     async def opened() -> Sandbox:
         return await open_sandbox(config.isolation, **sandbox_options(config))
@@ -110,12 +116,12 @@ def run_limits(config: RolloutConfig) -> RunLimits:
 
 
 def run_options(config: RolloutConfig) -> dict[str, Any]:
-    """Return the options of a run by name. Repeated failures do not end it."""
+    """Return the options of a rollout's run by name. Repeated failures do not end such a run."""
     return {"command_timeout": config.command_timeout, "tool_calls": config.calls, "same_failures": 0}
 
 
 class RolloutModel(Model, Protocol):
-    """A model of one rollout, with the ids of its conversation."""
+    """Model of one rollout, with the token ids of its conversation."""
 
     conversation: TokenConversation
     cut: bool
@@ -123,10 +129,10 @@ class RolloutModel(Model, Protocol):
 
 
 class RolloutWorkers:
-    """Runs rollouts in an event loop; `async with` closes their sandboxes and the processes of scorers."""
+    """Runner of rollouts in an event loop. `async with` closes the sandboxes and the scorers' processes at its end."""
 
     def __init__(self, setting: RolloutSetting, at_once: int, folder: Path | None = None) -> None:
-        """Prepare the pool. `folder` is for temporary files of sandboxes; None makes a temporary folder."""
+        """Prepare the pool. `folder` is for temporary files of sandboxes. With None, a temporary folder is made."""
         self.setting = setting
         self.pool = SandboxPool(at_once, folder, reuse=not setting.config.fresh_sandboxes)
         self._at_once = asyncio.Semaphore(at_once)
@@ -143,7 +149,7 @@ class RolloutWorkers:
         await self.pool.__aexit__(kind, error, trace)
 
     async def check(self) -> None:
-        """Raise RolloutError if a scorer from a file cannot be loaded."""
+        """Raise RolloutError if the scorer's file cannot be loaded, or the scorer cannot be a reward."""
         scorer = self._scorer
         if scorer.endswith(".py") and (problem := await self._scoring.check(scorer)):
             raise RolloutError(f"The reward cannot be computed: {problem}; correct {scorer}.")
@@ -153,7 +159,9 @@ class RolloutWorkers:
             )
 
     async def run(self, rows: Sequence[Row], generator: Generator, folder: Path) -> list[Rollout]:
-        """Run one rollout for each row, all at once; return them in the order of the rows. Records are below `folder`.
+        """Run one rollout for each row at the same time. Return the rollouts in the order of the rows.
+
+        The records are below `folder`.
 
         Raises:
             RolloutError: if no sandbox can be opened at all.
@@ -170,7 +178,9 @@ class RolloutWorkers:
         return check_ended([task.result() for task in tasks], self.setting)
 
     async def one(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:
-        """Run and reward one rollout; repeat a lost one, up to the number of attempts. Its record is `folder`/`order`.
+        """Run and reward one rollout. The record is in `folder`/`order`.
+
+        A lost rollout is repeated, up to the maximum number of attempts.
 
         Raises:
             RolloutError: if no sandbox can be opened at all.
@@ -202,7 +212,7 @@ class RolloutWorkers:
     async def attempt(
         self, row: Row, model: RolloutModel, folder: Path, waited_for: contextlib.ExitStack | None = None
     ) -> Rollout:
-        """Run one rollout without its reward, recorded below `folder`. Close `waited_for` at the end.
+        """Run one rollout without its reward. The record is below `folder`. `waited_for` is closed at the end.
 
         Raises:
             RolloutError: if no sandbox can be opened at all.
@@ -211,7 +221,7 @@ class RolloutWorkers:
         waited_for = waited_for or contextlib.ExitStack()
         started = time.monotonic()
         rollout = Rollout(row, model.conversation)
-        if folder.exists():  # an attempt that was lost
+        if folder.exists():  # left by an attempt that was lost
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:
             async with asyncio.timeout(setting.config.time + GRACE):
@@ -268,7 +278,7 @@ class RolloutWorkers:
         return self.setting.scorer or self.setting.task.scorer
 
     async def rewarded(self, rollout: Rollout) -> Rollout:
-        """Set the reward of a rollout, None if lost or unscored, and return the rollout."""
+        """Set the reward of a rollout, and return the rollout. A lost or unscored rollout has the reward None."""
         if rollout.stop_reason != LOST:
             scored = await reward(
                 self._scoring,

@@ -1,8 +1,8 @@
-"""A training that fits a laptop: a task that needs reading, scripted runs to imitate, a very small model.
+"""Training that fits a laptop: a task that needs reading, scripted runs to imitate, and a very small model.
 
-The task: there are four notes, each with a code of four digits, and only one note is in force. The prompt names neither
-code nor note. The scripted runs search for one of four words, chosen at random, so that a quarter of them is right: the
-policy has to learn the right word.
+In the task, there are four notes, each with a code of four digits, and only one note is in force. The prompt names
+neither the code nor the note. The scripted runs search for one of four words that is chosen at random, so a quarter of
+the runs are right. The policy has to learn the right word.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from llm_sandbox_nb.training.config import ModelConfig
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 WORDS = ("valid", "draft", "expired", "sample")
-"""States of a note. The first is in force."""
+"""Words for the state of a note. Only the first word means that the note is in force."""
 NOTES = "notes"
 """Value of `data.rows` for the tiny task."""
 PROBLEM = "Which code is in force today? The documents tell it. Answer with its four digits."
 
 
 def notes_rows(count: int, seed: int) -> list[Row]:
-    """Make rows of the tiny task; equal seeds give equal rows."""
+    """Make rows of the tiny task. Equal seeds give equal rows."""
     chance = random.Random(f"notes-{seed}")
     rows = []
     for number in range(count):
@@ -59,7 +59,7 @@ def notes_task(task: Task) -> Task:
 
 
 class NotesDemonstrator:
-    """Plays the tiny task by a script with random choices, for a tiny model to imitate."""
+    """Model that plays the tiny task by a script with random choices, so that a tiny model can imitate the run."""
 
     name = "scripted/notes"
     scripted = True
@@ -87,7 +87,7 @@ class NotesDemonstrator:
 
 
 def rendered(template: str, run: Trajectory) -> str:
-    """Return a whole run as text, rendered by the template."""
+    """Return the text of a whole run, as the template renders the run."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     tools = run.start.tools if run.start else []
@@ -96,16 +96,16 @@ def rendered(template: str, run: Trajectory) -> str:
 
 
 def fixed_lines(texts: Sequence[str]) -> list[str]:
-    """Return the long lines that all these texts share, the longest first."""
+    """Return the long lines that all given texts share, with the longest line first."""
     counted = Counter(line for text in texts for line in set(text.split("\n")))
     common = (line for line, count in counted.items() if count == len(texts) and len(line) > 20)
     return sorted(common, key=lambda line: (len(line), line), reverse=True)  # the same order in every process
 
 
 def make_tokenizer(texts: Sequence[str], lines: Iterable[str], size: int, template: str) -> Any:
-    """Train a byte-level BPE tokenizer on `texts`; each of `lines` becomes one token.
+    """Train a byte-level BPE tokenizer on `texts`, in which each of `lines` becomes one token.
 
-    Without this, most of a tiny model's input would be the tokens of the same prompt again and again.
+    Otherwise, most of a tiny model's input would be the many tokens of the same prompt.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -141,7 +141,7 @@ def _without(texts: Iterable[str], pieces: Sequence[str]) -> list[str]:
 
 
 def chat_template() -> str:
-    """Return the template of Qwen3 instruct models, as shipped with TRL."""
+    """Return the chat template of Qwen3 instruct models that TRL contains."""
     from importlib import resources
 
     return resources.files("trl").joinpath("chat_templates/qwen3_instruct_2507.jinja").read_text("utf-8")

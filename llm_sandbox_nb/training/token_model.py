@@ -1,4 +1,4 @@
-"""A model for the agent loop that keeps the ids of its conversation for the training."""
+"""Model for the agent loop that stores the token ids of its conversation for the training."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from llm_sandbox_nb.trajectory.events import Usage
 
 @dataclass
 class TokenConversation:
-    """The ids of one conversation: the first prompt, then replies and the texts between them."""
+    """Token ids of one conversation: the first prompt, then the replies and the texts between the replies."""
 
     prompt: list[int] = field(default_factory=list)
     completion: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
     """1 for each sampled id of the completion, 0 for an id of the environment."""
     logprobs: list[float] = field(default_factory=list)
-    """Log-probabilities of sampling, 0.0 for ids of the environment, or if the generator reports none."""
+    """Log-probability of each sampled id, or 0.0 for ids of the environment and for unknown log-probabilities."""
     replies: list[tuple[int, ...]] = field(default_factory=list)
-    """The ids of each reply as sampled."""
+    """Sampled ids of each reply."""
 
     def add_environment(self, ids: Sequence[int]) -> None:
         self.completion += ids
@@ -52,15 +52,15 @@ class TokenConversation:
 
 
 class TokenModel:
-    """A policy as the model of one conversation; make a new object for each conversation.
+    """Policy as the model of one conversation. Each conversation needs a new object.
 
     Args:
-        name: the policy's name in records.
-        chat: renders the messages.
-        generator: writes the replies.
-        prompt_limit: maximum ids of the first prompt.
-        completion_limit: maximum ids after the prompt, including texts of the environment.
-        order: the place of this conversation's requests in a batch.
+        name: name of the policy in records.
+        chat: converter of the messages to ids.
+        generator: source of the replies.
+        prompt_limit: maximum number of ids of the first prompt.
+        completion_limit: maximum number of ids after the prompt, including texts of the environment.
+        order: place of this conversation's requests in a batch.
     """
 
     scripted = False
@@ -83,7 +83,7 @@ class TokenModel:
         self.cut = False
         """True if the newest reply reached a limit before its end."""
         self._seen: list[dict[str, Any]] = []
-        """The messages that the ids represent, the newest reply included."""
+        """Messages that the ids represent, except for the newest reply."""
         self._calls: tuple[ToolCall, ...] = ()
 
     async def reply(
@@ -119,7 +119,7 @@ class TokenModel:
         return self._read(made.ids, tools, before)
 
     def take_over(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> None:
-        """Continue a conversation that another model began; `messages` end with its newest reply."""
+        """Continue a conversation that another model began. `messages` end with its newest reply."""
         self.conversation = conversation_ids(self.chat, messages, tools)
         self._seen, self._calls = list(messages[:-1]), _calls_of(messages[-1])
 
@@ -161,7 +161,7 @@ class TokenModel:
 
 
 def _named(messages: Sequence[dict[str, Any]], calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
-    """Return the messages with the names of the tools in results, which some templates write."""
+    """Return the messages, with the name of the tool in each result, because some templates write the name."""
     names = {call.id: call.name for call in calls}
     return [
         {**message, "name": names.get(message["tool_call_id"], "")} if message["role"] == "tool" else message
@@ -172,7 +172,7 @@ def _named(messages: Sequence[dict[str, Any]], calls: Sequence[ToolCall]) -> lis
 def conversation_ids(
     chat: ChatTokens, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]
 ) -> TokenConversation:
-    """Return the ids of a recorded conversation, of any model, as if this policy had written the replies.
+    """Return the ids of a recorded conversation of any model, as if the policy had written the replies.
 
     Messages after the last reply are left out.
     """

@@ -1,4 +1,4 @@
-"""`train run`: from a configuration to a trained policy. A killed training resumes after its last checkpoint."""
+"""Training of a policy from a configuration, for `train run`. A killed training resumes after its last checkpoint."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _T = TypeVar("_T")
 OnFigures = Callable[[Mapping[str, Any]], None]
 logger = logging.getLogger(__name__)
 _MIN_ANSWER_CHARACTERS = 4
-"""Minimum letters and digits of an answer to search for in a prompt; a shorter answer may be there by chance."""
+"""Minimum letters and digits of an answer that is searched in a prompt. A shorter answer may be there by chance."""
 STEPS_WITHOUT_GRADIENT = 3
-"""Number of steps in a row without a gradient that cause a warning, as do multiples of the number."""
+"""Number of consecutive steps without a gradient that cause a warning. Each multiple of the number causes another."""
 
 
 def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
@@ -84,8 +84,10 @@ def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
 
 
 def _has_answer_in_prompt(row: Row) -> bool:
-    """Return True if the prompt contains the answer. Options of a choice, and words such as yes, are allowed in a
-    prompt."""
+    """Return True if the prompt contains the answer.
+
+    A prompt may contain the options of a choice, and short answers such as yes.
+    """
     short = len("".join(filter(str.isalnum, row.ground_truth))) < _MIN_ANSWER_CHARACTERS
     return (
         not short
@@ -95,7 +97,7 @@ def _has_answer_in_prompt(row: Row) -> bool:
 
 
 def no_gradient(steps: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return a warning if the newest steps had no gradient: all rollouts of each row had the same reward."""
+    """Return a warning if the newest steps had no gradient, because all rollouts of each row had the same reward."""
     count = 0
     for figures in reversed(steps):
         if figures.get("grad_norm") != 0.0:
@@ -121,7 +123,7 @@ def input_digests(config: TrainingConfig, task: Task, rows: Sequence[Row]) -> di
 
 
 def _check_sandbox_options(config: RolloutConfig) -> None:
-    """Raise ConfigError if no sandbox can be opened with the options. Those of other machines are checked there."""
+    """Raise ConfigError if the options cannot open a sandbox. Other machines check the options of their sandboxes."""
     if config.mode == "llm" or config.ray:
         return
     try:
@@ -131,13 +133,13 @@ def _check_sandbox_options(config: RolloutConfig) -> None:
 
 
 class TrainingRun:
-    """A training, from its configuration to the end.
+    """Training from its configuration to its end.
 
     Args:
-        config: the configuration.
-        folder: the folder of the training; an existing training with this configuration is resumed.
-        on_figures: called with the figures of each completed step.
-        say: called with a sentence at the beginning of each part.
+        config: configuration of the training.
+        folder: folder of the training. An existing training with the same configuration is resumed.
+        on_figures: function called with the figures of each completed step.
+        say: function called with a sentence about each stage of the training.
     """
 
     def __init__(
@@ -170,7 +172,7 @@ class TrainingRun:
             raise
 
     def run(self) -> Path:
-        """Train. Return the folder of the trained policy, and unlock the folder of the training.
+        """Train the policy, and unlock the folder of the training. Return the folder of the trained policy.
 
         Raises:
             ConfigError, RolloutError, TemplateError: if the training cannot begin. The message is one sentence.
@@ -209,7 +211,10 @@ class TrainingRun:
     # --- the policy before the first step ---
 
     def _start_policy(self) -> tuple[Any, Any]:
-        """Return model and tokenizer before the first step: from an earlier start of this training, else new ones."""
+        """Return the model and the tokenizer before the first step.
+
+        If an earlier start of this training stored them, they are loaded, and otherwise they are made.
+        """
         config, folder = self.config, self.record.folder / START
         if config.model.path and not config.warm_up.steps and not needs_gguf(config.model.path):
             return load_policy(config.model.path, config.model.dtype)
@@ -298,7 +303,7 @@ class TrainingRun:
         run = self
 
         class Callback(TrainerCallback):  # type: ignore[misc]
-            """Completes the figures of a step, and marks complete checkpoints."""
+            """Callback that completes the figures of a step, and marks complete checkpoints."""
 
             def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
                 if logs and "loss" in logs:
@@ -326,7 +331,7 @@ class TrainingRun:
         return self._rollouts
 
     def _validate(self, step: int, trainer: Any) -> None:
-        """Score the policy after `step` on the validation rows, if a validation is due and not done."""
+        """Score the policy after `step` on the validation rows, if a validation is due and not done yet."""
         from accelerate.utils import gather_object
 
         how = self.config.validation
@@ -363,7 +368,7 @@ class TrainingRun:
         trainer: Any,
         sampling: RolloutConfig | Sampling,
     ) -> tuple[list[Rollout], dict[str, Any]]:
-        """Run a rollout for each row; return the rollouts and the time of sampling."""
+        """Run a rollout for each row. Return the rollouts, and figures about the sampling."""
         if self.config.generation.engine == "vllm-server":
             return self._through_server(workers, rows, folder, sampling)
         return self._together(workers, rows, folder, trainer)

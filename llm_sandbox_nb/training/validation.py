@@ -18,11 +18,11 @@ from llm_sandbox_nb.training.rollouts import LOST, Rollout
 
 _MADE_ROWS = 32
 BY_RULES = "routed"
-"""Scorer that replaces a judge, which would be asked thousands of times."""
+"""Scorer that replaces a judge, because a judge would be asked thousands of times."""
 
 
 def validation_sampling(config: TrainingConfig) -> Sampling:
-    """Return the sampling of replies in a validation. Raises ConfigError."""
+    """Return the sampling settings of a validation. Raise ConfigError if they are invalid."""
     how = config.validation
     sampling = Sampling(how.temperature, how.top_p, how.top_k)
     if problem := sampling_problem(sampling):
@@ -31,7 +31,7 @@ def validation_sampling(config: TrainingConfig) -> Sampling:
 
 
 def validation_tasks(config: TrainingConfig, learned: Iterable[Row]) -> list[tuple[Task, list[Row]]]:
-    """Return the tasks of a validation with their rows; empty if the configuration has no validation.
+    """Return the tasks of a validation with their rows. If the configuration has no validation, return no tasks.
 
     Raises:
         ConfigError: if there are no rows, or the policy learns from one of them.
@@ -79,7 +79,7 @@ def _question(row: Row) -> tuple[str, str, tuple[str, ...]]:
 
 
 def validation_figures(step: int, task: str, rollouts: Sequence[Rollout], seconds: float) -> dict[str, Any]:
-    """Summarize the rollouts of a validation of the policy after `step`."""
+    """Summarize the rollouts of a validation. They were sampled from the policy after `step`."""
     scores: dict[str, list[float]] = {}
     for rollout in rollouts:
         if rollout.reward is not None:
@@ -102,7 +102,7 @@ def validation_figures(step: int, task: str, rollouts: Sequence[Rollout], second
 
 
 def validation_line(figures: Mapping[str, Any]) -> str:
-    """Return a line about a validation of one task: score with its 95 % interval, and the number of rollouts."""
+    """Return a line about a validation of one task: the score with its 95 % interval, the rollouts, and the turns."""
     score, low, high = figures["score"], figures["score_low"], figures["score_high"]
     shown = "no score" if score is None else f"{score:.3f}"
     around = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"

@@ -1,8 +1,8 @@
-"""Replies from a vLLM server: each rollout sends its own requests, with token ids in and out.
+"""Replies from a vLLM server. Each rollout sends its own requests. Requests and replies contain token ids.
 
 The server is `vllm serve` with its completions route. Sampling bypasses TRL, because TRL's own call expects the same
-number of prompts from every training process, and rollouts have different numbers of turns; TRL still sends the
-weights. Tested with a stand-in for vLLM's documented protocol; not yet run on a GPU.
+number of prompts from every training process, and rollouts have different numbers of turns. TRL still sends the
+weights. This module was tested with a stand-in for vLLM's documented protocol, but not yet on a GPU.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from llm_sandbox_nb.training.policy import Sampling
 
 _ATTEMPTS = 4
 _PAUSE_SECONDS = 0.5
-"""Seconds before the second attempt; each further pause is twice as long."""
+"""Seconds before the second attempt. Each further pause is twice as long."""
 
 
 class ServerGenerator:
-    """A `Generator` that asks a vLLM server. `async with` closes its connections.
+    """Generator that asks a vLLM server. `async with` closes the connections.
 
     Args:
-        server: its address, such as `http://127.0.0.1:8000`.
-        sampling: the settings of sampling.
-        timeout: seconds for one reply.
+        server: address of the server, such as `http://127.0.0.1:8000`.
+        sampling: settings for the sampling of replies.
+        timeout: time limit for one reply in seconds.
     """
 
     def __init__(self, server: str, sampling: Sampling, timeout: float) -> None:
@@ -98,7 +98,7 @@ class ServerGenerator:
     async def _ask(
         self, method: str, path: str, part: str, body: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Send a request and return the first entry of the list `part` of the answer."""
+        """Send a request, and return the first entry of the list `part` in the answer."""
         pause, reason = _PAUSE_SECONDS, ""
         for attempt in range(_ATTEMPTS):
             if attempt:

@@ -19,11 +19,11 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 logger = logging.getLogger(__name__)
 IGNORED = -100
-"""Label of an id that is not learned."""
+"""Label of a token id that is not learned."""
 
 
 def runs_to_imitate(config: TrainingConfig) -> list[Trajectory]:
-    """Load the recorded runs to imitate: submitted runs, without those whose reward is below `least_reward`.
+    """Load the recorded runs to imitate: submitted runs whose reward is not below `least_reward`.
 
     Raises:
         ConfigError: if there are no such runs.
@@ -47,7 +47,7 @@ def runs_to_imitate(config: TrainingConfig) -> list[Trajectory]:
 
 
 def conversations(chat: ChatTokens, trajectories: Iterable[Trajectory]) -> list[TokenConversation]:
-    """Return the ids of recorded runs, without runs whose replies the template cannot write and read back.
+    """Return the token ids of recorded runs. Runs are left out if the template cannot write and read back a reply.
 
     Raises:
         TemplateError: if no run is left.
@@ -81,7 +81,7 @@ def conversations(chat: ChatTokens, trajectories: Iterable[Trajectory]) -> list[
 def imitate(
     config: TrainingConfig, model: Any, tokenizer: Any, data: Sequence[TokenConversation], output: Path
 ) -> list[float]:
-    """Train `model` in place on the replies of these conversations, by TRL's SFTTrainer. Return the losses.
+    """Train `model` in place on the replies of the conversations with TRL's SFTTrainer. Return the losses.
 
     With LoRA, the matrices are merged into the weights at the end.
     """

@@ -1,6 +1,7 @@
-"""Views of a training: as text, with a line for each step and the table of a step's rollouts; and as plots.
+"""Views of a training as text and as plots.
 
-The plots are small SVG pictures in a row, made without a library and without scripts.
+The text has a line for each step, and a table of a step's rollouts. The plots are small SVG pictures in a row, which
+need no library and no scripts.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ _COLUMNS = ("step", "reward", "", "alike", "turns", "tokens", "read", *CAPABILIT
 _WIDTHS = (4, 13, 12, 7, 5, 6, 6, *(len(name) for name in CAPABILITIES), 7, 0)
 _BAR_CHARACTERS = 12
 _LOOK_SECONDS = 1.0
-"""Seconds between two looks at a running training."""
+"""Seconds between two reads of a running training's folder."""
 
 
 def heading() -> str:
-    """Return the names of the columns of `step_line`."""
+    """Return a line with the column names of `step_line`."""
     return _joined(_COLUMNS)
 
 
 def step_line(figures: Mapping[str, Any]) -> str:
     """Return a line about a step: reward with its spread, turns, tokens of model and sandbox, capability use, stops.
 
-    `alike`: groups whose rollouts all had the same reward, of all groups.
+    The column `alike` has the number of groups whose rollouts all had the same reward, and the number of all groups.
     """
     reward, spread = figures.get("reward"), figures.get("reward_std") or 0.0
     uses = figures.get("capabilities") or {}
@@ -51,7 +52,7 @@ def step_line(figures: Mapping[str, Any]) -> str:
 
 
 def rollout_lines(rows: Sequence[RolloutRow]) -> Iterator[str]:
-    """Yield a line for each rollout of a step, grouped by row."""
+    """Yield a line for each rollout of a step. Rollouts on the same row form a group."""
     columns = ("rollout", "reward", "advantage", "turns", "tokens", "seconds", "stop", "answer")
     widths = (7, 7, 9, 5, 6, 7, 10, 24)
     yield _joined(columns, widths)
@@ -74,7 +75,7 @@ def rollout_lines(rows: Sequence[RolloutRow]) -> Iterator[str]:
 
 
 def overview(record: TrainingRecord) -> Iterator[str]:
-    """Yield a summary of the training, all steps so far, and validations after the steps that they follow."""
+    """Yield a summary of the training, all steps so far, and each validation after its step."""
     config, steps = record.config, record.steps()
     done = steps[-1]["step"] if steps else 0
     yield f"{config.name}: {done} of {plural(config.steps, 'step')}, {config.batch} rollouts each"
@@ -120,7 +121,10 @@ def step_text(record: TrainingRecord, step: int) -> Iterator[str]:
 
 
 def follow(record: TrainingRecord, emit: Callable[[str], None], pause: float = _LOOK_SECONDS) -> None:
-    """Pass each new step and validation to `emit`, once even if a resume repeats steps, until the training ends."""
+    """Pass each new step and validation to `emit` until the training ends.
+
+    A step that a resume repeats is passed only once.
+    """
     lines = overview(record)
     for _ in range(2):
         emit(next(lines))
@@ -143,7 +147,7 @@ def is_over(record: TrainingRecord) -> bool:
 
 
 def _alike(figures: Mapping[str, Any]) -> str:
-    """Return text such as `2 of 8`: groups with equal rewards, from which nothing is learned, of all groups."""
+    """Return a text such as `2 of 8`, if two of eight groups have equal rewards, from which nothing is learned."""
     alike, groups = figures.get("groups_alike"), figures.get("groups")
     return "" if alike is None else f"{alike} of {groups}" if groups is not None else str(alike)
 
@@ -162,7 +166,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 34, 8, 8, 18
 _COLOURS = ("#0860c4,#58a6ff", "#8250df,#b48cf2", "#1a7f37,#3fb950", "#9a3f00,#f0883e", "#57606a,#9da7b3")
 """Light and dark colours of successive lines."""
 Line = tuple[str, Sequence[float | None]]
-"""A name, and a value for each step, or None."""
+"""Name of a line, and a value or None for each step."""
 
 
 def plots(
@@ -170,7 +174,8 @@ def plots(
 ) -> list[str]:
     """Draw reward with its spread, turns, tokens, capability use and stop reasons over `total` steps, as SVG texts.
 
-    With validations also the score of each of their tasks; the score of the first policy is above step 1.
+    If there are validations, another plot has the score of each of their tasks. The score of the first policy is drawn
+    at step 1.
     """
     numbers = [int(figures["step"]) for figures in steps]
 
@@ -224,7 +229,10 @@ def plot(
     top: float | None = None,
     band: Sequence[tuple[float, float] | None] = (),
 ) -> str:
-    """Draw one plot. `numbers` are the steps of the values; `top` is the end of the scale, else the largest value."""
+    """Draw one plot. `numbers` are the steps of the values. `top` is the end of the scale.
+
+    If `top` is None, the largest value decides.
+    """
     values = [value for _, series in lines for value in series if value is not None]
     scale = top or max([*values, 1e-9]) * 1.05
 

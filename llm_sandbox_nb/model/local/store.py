@@ -19,13 +19,13 @@ from llm_sandbox_nb.model.local.loading_progress import Share, show
 from llm_sandbox_nb.model.local.machine import free_disk
 
 FOLDER_VARIABLE = "LLM_SANDBOX_MODELS"
-"""Environment variable with another folder."""
+"""Environment variable that can name another folder for fetched models."""
 _PIECE_BYTES = 1 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class FetchStoppedError(LLMSandboxError):
-    """The fetch was stopped, because all callers have stopped waiting."""
+    """Error for a fetch that was stopped because all callers have stopped waiting."""
 
 
 class Stop(threading.Event):
@@ -91,7 +91,7 @@ def only_here(target: Path, stop: Stop) -> Iterator[None]:
 def fetch_once(
     target: Path, name: str, size: int, sha256: str, write: Callable[[Path, Stop], None], stop: Stop
 ) -> None:
-    """Call `write` to fill a file next to `target`, and move it to `target` after a check of size and checksum.
+    """Call `write` to fill a file next to `target`. If size and checksum are correct, move this file to `target`.
 
     If two programs fetch the same file, the second one waits for the first. After an interruption, `write` is called
     again with the incomplete file.
@@ -121,7 +121,7 @@ def fetch_once(
 
 
 def known_sum(path: Path, name: str, stop: Stop) -> str:
-    """Return the SHA-256 of a file, cached while the size and time of the file stay the same."""
+    """Return the SHA-256 of a file. The SHA-256 is cached until the file's size or time changes."""
     note = _note_of(path)
     with contextlib.suppress(OSError, ValueError, AttributeError):
         kept = json.loads(note.read_text("utf-8"))
@@ -139,7 +139,7 @@ def known_sum(path: Path, name: str, stop: Stop) -> str:
 
 
 def computed_sum(path: Path, what: str, stop: Stop) -> str:
-    """Compute the SHA-256 of a file, with progress."""
+    """Compute the SHA-256 of a file, and show the progress."""
     digest, done, share = hashlib.sha256(), 0, Share(what, path.stat().st_size)
     with path.open("rb") as file:
         while piece := file.read(_PIECE_BYTES):

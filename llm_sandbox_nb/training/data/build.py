@@ -1,9 +1,9 @@
-"""Rows to train on, from documents and questions: the construction that the paper describes and does not release.
+"""Construction of training rows from documents and questions, which the paper describes but did not release.
 
-Rules of the paper (arXiv 2601.16206, section 3): a context is stored as files; each document of a context, and each
-part of a long document, is a separate file; a context of one file gets distractor files from the same source; earlier
-tasks on the same context are in the prompt as examples; the answer is written to a file. All other rules are this
-package's.
+The paper (arXiv 2601.16206, section 3) has these rules. A context is stored as files. Each document of a context, and
+each part of a long document, is a separate file. A context of one file gets distractor files from the same source.
+Earlier tasks on the same context are in the prompt as examples. The answer is written to a file. All other rules come
+from this package.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from llm_sandbox_nb.training.data.documents import Document, Unread, file_name, 
 from llm_sandbox_nb.training.data.questions import QUESTIONS, Question, contains_words, read_questions
 
 TASK = "instruct_pretrain"
-"""The benchmark task whose prompts and rewards the rows are for."""
+"""Name of the benchmark task for which the rows are made."""
 ROWS = f"{TASK}.jsonl"
 STATISTICS = "statistics.json"
 _CANDIDATES_PER_DISTRACTOR = 40
@@ -41,9 +41,9 @@ class BuildOptions:
 
     seed: int = 42
     part: int = 20_000
-    """Maximum characters of a file; longer documents become several files."""
+    """Maximum number of characters of a file. A longer document becomes several files."""
     distractors: int = 3
-    """Files from other documents, in addition to a context of one file."""
+    """Number of files from other documents that are added to a context of one file."""
     examples: int = 2
     """Number of earlier questions on the same documents that are in the prompt with their answers."""
 
@@ -65,19 +65,19 @@ class Statistics:
     forms: Counter[str] = field(default_factory=Counter)
     """`one document` or `several documents`."""
     files: Counter[int] = field(default_factory=Counter)
-    """Rows by their number of files, distractors included."""
+    """Number of rows, by the number of their files including distractors."""
     distractors: Counter[int] = field(default_factory=Counter)
     examples: Counter[int] = field(default_factory=Counter)
     verbatim: int = 0
-    """Rows whose documents contain the answer word for word."""
+    """Number of rows whose documents contain the answer word for word."""
     characters: int = 0
-    """Characters of all files together."""
+    """Number of characters of all files together."""
     unread: list[dict[str, str]] = field(default_factory=list)
-    """Documents that could not be read: the first hundred."""
+    """First hundred documents that could not be read."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """Questions without a row, by reason."""
+    """Number of questions without a row, by reason."""
     sha256: str = ""
-    """Digest of the file of rows: equal for the same documents, questions and options."""
+    """Digest of the file with the rows, which is equal for the same documents, questions and options."""
 
     def as_json(self) -> str:
         """Return the content of `statistics.json`."""
@@ -85,17 +85,17 @@ class Statistics:
 
 
 class _LeftOutError(LLMSandboxError):
-    """A question cannot become a row; the message is the reason."""
+    """Error for a question that cannot become a row. The message is the reason."""
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """A document, or a part of a document."""
+    """Document, or part of a document."""
 
     title: str
     text: str
     part: int = 0
-    """Number of the part, from 1; 0 for a whole document."""
+    """Number of the part, which begins at 1, or 0 for a whole document."""
 
 
 _EXAMPLES = "Earlier questions on the same documents, with their answers:"
@@ -108,9 +108,9 @@ _HINTS = {
 
 
 def build_rows(folder: Path, questions: Path | None, out: Path, options: BuildOptions) -> Statistics:
-    """Build rows from the documents in `folder` and the questions on them; rows and statistics go into `out`.
+    """Build rows from the documents in `folder` and the questions on them. Write rows and statistics to `out`.
 
-    A few documents are in memory at a time. The same input gives the same bytes.
+    Only a few documents are in memory at a time. The same input gives the same bytes.
 
     Raises:
         DataError: if there are no documents or no questions, a line is not a question, no row could be made, or `out`
@@ -148,7 +148,7 @@ def build_rows(folder: Path, questions: Path | None, out: Path, options: BuildOp
 
 
 class _Library:
-    """The documents by name and by domain."""
+    """Collection of the documents, by name and by domain."""
 
     def __init__(self, folder: Path, converted: Path, statistics: Statistics) -> None:
         self.documents: dict[str, Document] = {}
@@ -170,7 +170,7 @@ class _Library:
         statistics.unread = [{"name": name, "reason": reason} for name, reason in first]
 
     def others(self, question: Question, chance: random.Random, most: int) -> Iterator[Document]:
-        """Yield documents that the question is not about, those of its domain first, in random order."""
+        """Yield documents that the question is not about, in random order. Documents of the same domain are first."""
         domain = self.documents[question.documents[0]].domain
         given = set(question.documents)
         for names in (self.by_domain[domain], self.names):
@@ -183,7 +183,7 @@ class _Library:
 def _rows(
     library: _Library, questions: Path, options: BuildOptions, statistics: Statistics
 ) -> Iterator[Mapping[str, Any]]:
-    earlier: dict[tuple[str, ...], deque[str]] = {}  # by documents
+    earlier: dict[tuple[str, ...], deque[str]] = {}  # texts of earlier questions, by their documents
     for question in read_questions(questions):
         before = earlier.setdefault(question.documents, deque(maxlen=4 * options.examples))
         try:
@@ -203,7 +203,7 @@ def _row(
     options: BuildOptions,
     statistics: Statistics,
 ) -> tuple[Mapping[str, Any], str]:
-    """Return the row of a question, and its text as an example for later rows."""
+    """Return the row of a question, and the question's text as an example for later rows."""
     chance = random.Random(f"{options.seed}-{question.id}")
     pieces = _context(library, question, options.part)
     whole = "\n".join(piece.text for piece in pieces)
@@ -246,7 +246,7 @@ def _check(question: Question, whole: str) -> None:
 
 
 def _context(library: _Library, question: Question, size: int) -> list[_Piece]:
-    """Return the documents of a question, long documents in parts."""
+    """Return the documents of a question. Long documents are split into parts."""
     pieces = []
     for name in question.documents:
         document = library.documents.get(name)
@@ -271,7 +271,10 @@ def _parts(document: Document, size: int) -> list[_Piece]:
 def _distractors(
     library: _Library, question: Question, chance: random.Random, options: BuildOptions
 ) -> list[_Piece]:
-    """Return pieces of other documents that contain none of the answers, if possible as many as the options demand."""
+    """Return pieces of other documents that contain none of the answers.
+
+    There are as many pieces as the options demand, if enough suitable documents are found.
+    """
     found: list[_Piece] = []
     if not options.distractors:
         return found
@@ -285,7 +288,7 @@ def _distractors(
 
 
 def _named(pieces: Sequence[_Piece], answers: Sequence[str]) -> dict[str, str]:
-    """Return the files, named by the titles of the documents, unless a title contains an answer."""
+    """Return the files by name. A name is the title of the document, unless the title contains an answer."""
     files: dict[str, str] = {}
     for piece in pieces:
         has_answer = any(contains_words(file_name(piece.title), answer) for answer in answers)
@@ -299,7 +302,7 @@ def _named(pieces: Sequence[_Piece], answers: Sequence[str]) -> dict[str, str]:
 
 
 def _asked(question: Question, chance: random.Random) -> tuple[str, str]:
-    """Return the question as in the prompt, with options in random order, and its gold answer."""
+    """Return the question as in the prompt, and its gold answer. The options are in random order."""
     if not question.options:
         hint = f"\n{_HINTS['extraction']}" if question.type == "extraction" else ""
         return f"{question.question}{hint}", ", ".join(question.answers)
@@ -310,11 +313,11 @@ def _asked(question: Question, chance: random.Random) -> tuple[str, str]:
 
 
 _PREVIEW_CHARACTERS = 300
-"""Characters of each file that a preview shows."""
+"""Number of characters of each file that a preview shows."""
 
 
 def statistics_lines(folder: Path) -> Iterator[str]:
-    """Yield lines about the built rows, and about the reasons for leaving out others.
+    """Yield lines about the built rows, and about the reasons why documents and questions were left out.
 
     Raises:
         DataError: if the folder holds no training data.
@@ -350,7 +353,7 @@ def statistics_lines(folder: Path) -> Iterator[str]:
 
 
 def row_lines(folder: Path, identity: str | None = None) -> Iterator[str]:
-    """Yield a row: its prompt, its answer, its files. Without `identity` the first.
+    """Yield the lines of a row with its prompt, its answer and its files. If `identity` is None, show the first row.
 
     Raises:
         DataError: if the row does not exist.

@@ -1,6 +1,6 @@
-"""The text of an HTML page, an EPUB book or a PDF.
+"""Program that extracts the text of an HTML page, an EPUB book or a PDF.
 
-A separate program, so that a file can neither hang nor crash its caller: `python -m
+This is a separate program, so that a file can neither hang nor crash the caller. `python -m
 llm_sandbox_nb.training.data.convert FILE` prints JSON with `title` and `text`, or ends with a reason on stderr.
 """
 
@@ -16,15 +16,15 @@ from urllib.parse import unquote
 from llm_sandbox_nb.errors import LLMSandboxError
 
 MAX_BYTES = 64 * 2**20
-"""Maximum bytes of a document, packed and unpacked."""
+"""Maximum size of a document in bytes, packed or unpacked."""
 
 
 class ConversionError(LLMSandboxError, ValueError):
-    """A document cannot be read. The message is a part of a sentence."""
+    """Error for a document that cannot be read. The message is a part of a sentence."""
 
 
 def convert(path: Path) -> tuple[str, str]:
-    """Return title and text; the title is empty if the document has none.
+    """Return the title and the text of a document. The title is empty if the document has none.
 
     Raises:
         ConversionError: if the document is too large, encrypted or damaged.

@@ -1,6 +1,6 @@
-"""Documents of a folder: finding, naming, reading, and splitting into parts.
+"""Finding, naming and reading of the documents in a folder, and splitting of documents into parts.
 
-Only a few documents are in memory at a time, so that memory does not grow with their number.
+Only a few documents are in memory at a time, so the memory does not grow with the number of documents.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from llm_sandbox_nb.training.data.convert import MAX_BYTES
 PLAIN = (".txt", ".md")
 CONVERTED = (".html", ".htm", ".xhtml", ".epub", ".pdf")
 _DEADLINE_SECONDS = 120.0
-"""Seconds to convert one document."""
+"""Maximum seconds for the conversion of one document."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """A document, whose text is read on demand."""
+    """Document, whose text is read on demand."""
 
     name: str
-    """Path in the folder, with `/`: the document's name in questions."""
+    """Path in the folder, with `/`. Questions use this name for the document."""
     title: str
     domain: str
-    """The document's folder; empty at the top."""
+    """Folder of the document, or empty if the document is at the top."""
     path: Path
-    """A file of plain text: the document itself, or its converted text."""
+    """Path of a plain text file, which is the document itself or its converted text."""
 
     def text(self) -> str:
-        """Return the text, with line ends as `\\n`."""
+        """Return the text. All its lines end with `\\n`."""
         return _decoded(self.path.read_bytes())
 
 
 @dataclass(frozen=True)
 class Unread:
-    """An unusable document, and the reason."""
+    """Document that cannot be used, with the reason."""
 
     name: str
     reason: str
 
 
 def read_documents(folder: Path, converted: Path) -> Iterator[Document | Unread]:
-    """Yield the documents below `folder` in the order of their names; converted texts go into `converted`.
+    """Yield the documents below `folder` in the order of their names. Write converted texts to `converted`.
 
     Raises:
         DataError: if the folder does not exist.
@@ -111,7 +111,7 @@ def _decoded(content: bytes) -> str:
 
 
 def file_name(title: str) -> str:
-    """Turn a title into a file name without its ending: letters, digits, `-`, `_` and `.`; at most 80 characters."""
+    """Convert a title to a file name without an ending, of at most 80 letters, digits, `-`, `_` and `.`."""
     plain = unicodedata.normalize("NFKC", title)
     name = re.sub(r"[^\w.-]+", "_", plain).strip("._-")[:80].rstrip("._-")
     return name or "document"
@@ -123,7 +123,7 @@ _BORDERS = (
     re.compile(r"[.!?][\"'”’)]*\s+"),
     re.compile(r"\s+"),
 )
-"""Borders of parts, the best first. A part ends after a match."""
+"""Patterns of borders between parts. The best kind of border is first, and a part ends after a match."""
 
 
 def split_text(text: str, size: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Questions on documents, as a file with one JSON object per line; and the search for an answer in a text."""
+"""Reader of questions on documents, from a file with one JSON object per line, and search for an answer in a text."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _KEYS = ("id", "documents", "document", "question", "answer", "type", "options",
 
 @dataclass(frozen=True)
 class Question:
-    """A question and its answer.
+    """Question on documents, with its answers.
 
-    `free_form` is rewarded by equality or ROUGE-L, `single_choice` by its letter, `multiple_choice` and `extraction`
-    by F1 of their items.
+    The answer to a `free_form` question is rewarded by equality or ROUGE-L, to a `single_choice` by its letter, and to
+    a `multiple_choice` or an `extraction` by the F1 of its items.
     """
 
     id: str
     documents: tuple[str, ...]
-    """Names of the question's documents, as paths in their folder."""
+    """Names of the question's documents, which are paths in the folder of documents."""
     question: str
     answers: tuple[str, ...]
-    """Right answers; for a choice the texts of the right options."""
+    """Right answers. For a choice, these are the texts of the right options."""
     type: str
     options: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
-    """Quotes from the documents that contain the answer. Empty: an extraction uses its answers as quotes."""
+    """Quotes from the documents that contain the answer. Without quotes, an extraction uses its answers as quotes."""
     domain: str = ""
 
 
@@ -128,7 +128,7 @@ def _texts(value: Any, name: str) -> tuple[str, ...]:
 
 
 def _option(answer: str, options: Sequence[str], where: str) -> str:
-    """Return the option that an answer names, by its text or its letter."""
+    """Return the option that an answer names by text or by letter."""
     if answer in options:
         return answer
     place = ascii_uppercase.find(answer.upper()) if len(answer) == 1 else -1

@@ -1,6 +1,6 @@
-"""Scorer of the demo: compares texts, ignoring case. The scorer of a task is such a function."""
+"""Scorer of the demo, which compares texts and ignores case. The scorer of a task is such a function."""
 
 
 def score(answer: str, gold: str, **row: object) -> float:
-    """Return a score from 0 to 1, or None if the answer cannot be scored. `row` holds the other columns of the data."""
+    """Return a score from 0 to 1, or None if the answer cannot be scored. `row` has the other columns of the data."""
     return float(answer.strip().casefold() == gold.strip().casefold())
