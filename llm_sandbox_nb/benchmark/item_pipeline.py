@@ -92,7 +92,7 @@ async def check_model(model: Model) -> None:
 class LocalBackend:
     """Runs items in this process. Records are written below `out`; an item that fails is tried `attempts` times.
 
-    With `reuse`, a sandbox serves many items and is reset between them; see `SandboxPool`.
+    Leaving the block ends the workers of `scoring`. With `reuse`, a sandbox serves many items and is reset between them; see `SandboxPool`.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class LocalBackend:
         open_box: Opener,
         out: Path,
         attempts: int = 2,
-        scorers: int = 2,
+        scoring: Scoring | None = None,
         *,
         reuse: bool = True,
     ) -> None:
         self.how, self.open_box, self.out, self.attempts = how, open_box, out, attempts
-        self._scoring = Scoring(scorers)
+        self._scoring = scoring or Scoring(2)
         self.pool = SandboxPool(reuse=reuse)
 
     async def __aenter__(self) -> Self:

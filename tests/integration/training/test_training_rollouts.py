@@ -39,7 +39,7 @@ CONFIG = RolloutConfig(
     time=120.0,
 )
 TOKENIZER = PlainTokenizer()
-COUNT = 100 if CAMPAIGN else 40
+COUNT = 100 if CAMPAIGN else 20
 
 
 def rows(count: int) -> list[Row]:
