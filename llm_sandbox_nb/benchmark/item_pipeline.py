@@ -92,7 +92,8 @@ async def check_model(model: Model) -> None:
 class LocalBackend:
     """Runs items in this process. Records are written below `out`; an item that fails is tried `attempts` times.
 
-    Leaving the block ends the workers of `scoring`. With `reuse`, a sandbox serves many items and is reset between them; see `SandboxPool`.
+    Leaving the block ends the workers of `scoring`. With `reuse`, a sandbox serves many items and is reset between
+    them; see `SandboxPool`.
     """
 
     def __init__(

@@ -36,7 +36,9 @@ class Own:
     def measure(self, *more: str, out: Path | None = None) -> int:
         words = ["benchmark", "run", str(self.task), "--model", f"scripted/{self.script}", "--mode", "llm"]
         # one worker needs one process that scores; test_benchmark_runner.py has many
-        return main([*words, "--isolation", "process", "--workers", "1", "--out", str(out or self.out), *more])
+        return main(
+            [*words, "--isolation", "process", "--workers", "1", "--out", str(out or self.out), *more]
+        )
 
     @property
     def scores(self) -> dict[str, float | None]:

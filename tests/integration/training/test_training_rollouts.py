@@ -39,7 +39,8 @@ CONFIG = RolloutConfig(
     time=120.0,
 )
 TOKENIZER = PlainTokenizer()
-COUNT = 100 if CAMPAIGN else 20
+COUNT = 100 if CAMPAIGN else 28
+"""Rollouts with replies of all kinds; the 28th is the first that never gets its last reply."""
 
 
 def rows(count: int) -> list[Row]:
