@@ -1,4 +1,7 @@
-"""Records on a disk that is full, or nearly: no sandbox is lost, steps have no files, and one sentence says why."""
+"""Records on a disk that is full, or nearly: no sandbox is lost, steps have no files, and one sentence says why.
+
+In Docker and bubblewrap `make test` has one small disk and one that becomes full; the rest there is a campaign.
+"""
 
 from __future__ import annotations
 
