@@ -93,7 +93,8 @@ class LocalBackend:
     """Backend that runs items in this process. The runs are recorded below `out`.
 
     An item that fails is tried up to `attempts` times. With `reuse`, a sandbox serves many items and is reset between
-    them; see `SandboxPool`.
+    them; see `SandboxPool`. Leaving the block ends the
+    workers of `scoring`.
     """
 
     def __init__(
@@ -102,12 +103,12 @@ class LocalBackend:
         open_box: Opener,
         out: Path,
         attempts: int = 2,
-        scorers: int = 2,
+        scoring: Scoring | None = None,
         *,
         reuse: bool = True,
     ) -> None:
         self.how, self.open_box, self.out, self.attempts = how, open_box, out, attempts
-        self._scoring = Scoring(scorers)
+        self._scoring = scoring or Scoring(2)
         self.pool = SandboxPool(reuse=reuse)
 
     async def __aenter__(self) -> Self:

@@ -107,9 +107,9 @@ class Runner:
     ) -> None:
         self.options, self.judge, self.on_result, self.on_begin = options, judge, on_result, on_begin
         self.open_box = open_box
-        scorers = min(2, max(1, options.workers))
+        self._scoring = Scoring(min(2, max(1, options.workers)))
         self.backend = backend or LocalBackend(
-            how, open_box, options.out, options.attempts, scorers, reuse=options.reuse
+            how, open_box, options.out, options.attempts, self._scoring, reuse=options.reuse
         )
 
     def open_items(self, items: Iterable[Item]) -> list[Item]:
@@ -142,7 +142,11 @@ class Runner:
         Raises:
             FatalError: if the benchmark must stop.
         """
-        waiting = await self.score_again(self.open_items(items))
+        async with self._scoring:
+            return await self._run(self.open_items(items))
+
+    async def _run(self, items: list[Item]) -> list[Result]:
+        waiting = await self._scored_again(items)
         waiting.reverse()
         results: list[Result] = []
 
@@ -157,7 +161,7 @@ class Runner:
             await _together(work(backend) for _ in range(workers))
         return results
 
-    async def _check_scorers(self, items: list[Item], scoring: Scoring) -> None:
+    async def _check_scorers(self, items: list[Item]) -> None:
         """Check that the scorers work before the model is asked.
 
         Raises:
@@ -165,7 +169,7 @@ class Runner:
         """
         files = {item.task.scorer: item.task.name for item in items if item.task.has_own_scorer}
         for scorer, name in files.items():
-            if problem := await scoring.check(scorer):
+            if problem := await self._scoring.check(scorer):
                 raise FatalError(f"Task {name} cannot be scored by {scorer}: {problem.rstrip('.')}.")
 
     async def score_again(self, items: list[Item]) -> list[Item]:
@@ -174,16 +178,16 @@ class Runner:
         Raises:
             FatalError: if a scorer cannot be loaded, or requests to the judge are impossible.
         """
-        async with Scoring(min(2, max(1, self.options.workers))) as scoring:
-            await self._check_scorers(items, scoring)
-            if self.judge is not None and any(item.task.scorer == "judge" for item in items):
-                await check_model(self.judge.model)
-            return await self._scored_again(items, scoring)
+        async with self._scoring:
+            return await self._scored_again(items)
 
-    async def _scored_again(self, items: list[Item], scoring: Scoring) -> list[Item]:
+    async def _scored_again(self, items: list[Item]) -> list[Item]:
+        await self._check_scorers(items)
+        if self.judge is not None and any(item.task.scorer == "judge" for item in items):
+            await check_model(self.judge.model)
         before = {result.key: result for result in read_results(self.options.out)}
         waiting = [item for item in reversed(items) if item.key in before]
-        rescoring = Rescoring(scoring, self.judge, self.open_box, self.options.out)
+        rescoring = Rescoring(self._scoring, self.judge, self.open_box, self.options.out)
         done: set[Key] = set()
 
         async def work() -> None:

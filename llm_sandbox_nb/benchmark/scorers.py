@@ -8,13 +8,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.benchmark.ifbench import constraints_of, ifbench
 from llm_sandbox_nb.benchmark.math_scorer import is_one_value, math_equal
-from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, NO_GOLD, Score, exact, letter, rouge_l, set_f1
 from llm_sandbox_nb.errors import LLMSandboxError
+
+if TYPE_CHECKING:  # its import takes most of the start of a scoring worker
+    from llm_sandbox_nb.benchmark.rows import Row
 
 RowRule = Callable[[str, str, Mapping[str, Any]], Score]
 REWARDED_BY_DOMAIN = ("math", "physics", "chem", "biomed", "instruct_follow")

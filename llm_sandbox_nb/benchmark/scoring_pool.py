@@ -35,11 +35,15 @@ def row_columns(row: Row) -> dict[str, Any]:
 
 
 class Scoring:
-    """Pool of a few workers that are started on demand. They end with the block `async with Scoring() as scoring:`."""
+    """Pool of a few workers that are started on demand. They end with the block `async with Scoring() as scoring:`.
+
+    A later request starts workers again.
+    """
 
     def __init__(self, workers: int = 1, deadline: float = DEADLINE_SECONDS) -> None:
         self.deadline = deadline
-        self._free: asyncio.Queue[_Worker] = asyncio.Queue()
+        # the worker that was used last is used next, so that a second one only starts for a concurrent request
+        self._free: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
         self._all = [_Worker() for _ in range(workers)]
         for worker in self._all:
             self._free.put_nowait(worker)

@@ -68,8 +68,8 @@ class Halting:
     def start_to_half(self) -> subprocess.Popen[str]:
         """Start it; the first half is done then, and the others wait in their sandboxes."""
         started = self.start()
-        until(lambda: len(processes_with(self.mark)) >= 3 or started.poll() is not None, "half of the items")
         until(lambda: len(read_results(self.out)) == HALF or started.poll() is not None, "half of the items")
+        until(lambda: len(processes_with(self.mark)) >= 3 or started.poll() is not None, "half of the items")
         assert started.poll() is None, started.communicate()
         return started
 

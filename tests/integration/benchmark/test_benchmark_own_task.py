@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from agent_scripts import script_text, turn
 
+from llm_sandbox_nb.benchmark import scoring_pool
 from llm_sandbox_nb.benchmark.results import FILE, Result, read_results, write_result
 from llm_sandbox_nb.cli import main
 
@@ -33,7 +35,10 @@ class Own:
 
     def measure(self, *more: str, out: Path | None = None) -> int:
         words = ["benchmark", "run", str(self.task), "--model", f"scripted/{self.script}", "--mode", "llm"]
-        return main([*words, "--isolation", "process", "--out", str(out or self.out), *more])
+        # one worker needs one process that scores; test_benchmark_runner.py has many
+        return main(
+            [*words, "--isolation", "process", "--workers", "1", "--out", str(out or self.out), *more]
+        )
 
     @property
     def scores(self) -> dict[str, float | None]:
@@ -66,6 +71,19 @@ def test_a_scorer_that_cannot_be_loaded_is_refused_first(
     own.write(scorer=GOOD)
     assert own.measure() == 0
     assert own.scores == {"a": 1.0, "b": 1.0}
+
+
+def test_the_process_that_checks_the_scorer_also_scores(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[scoring_pool._Worker] = []
+    start = scoring_pool._Worker._start
+
+    async def counted(worker: scoring_pool._Worker) -> asyncio.subprocess.Process:
+        started.append(worker)
+        return await start(worker)
+
+    monkeypatch.setattr(scoring_pool._Worker, "_start", counted)
+    assert own.measure() == 0
+    assert len(started) == 1
 
 
 @pytest.mark.parametrize("what", ["1 / 0", "'yes'", "float('nan')", "7"])

@@ -40,7 +40,8 @@ class Task:
     @property
     def words(self) -> list[str]:
         words = ["benchmark", "run", str(self.folder), "--model", f"scripted/{self.script}", "--mode", "llm"]
-        return [*words, "--isolation", "process", "--out", str(self.out)]
+        # one worker needs one process that scores; test_benchmark_runner.py has many
+        return [*words, "--isolation", "process", "--workers", "1", "--out", str(self.out)]
 
     def measure(self, *more: str) -> int:
         return main([*self.words, *more])
@@ -154,7 +155,7 @@ def test_report_of_a_killed_start_counts_missing_and_spent_and_its_lock_refuses_
     hang = "import time\ndef score(answer, gold, **row):\n    time.sleep(600 * (row['id'] == '9'))\n    return 1\n"
     task.write(hang)
     started = subprocess.Popen(
-        [sys.executable, "-m", "llm_sandbox_nb", *task.words, "--workers", "1"], stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "llm_sandbox_nb", *task.words], stderr=subprocess.DEVNULL
     )
     try:
         until(lambda: len(read_results(task.out)) == 9, "all but one")

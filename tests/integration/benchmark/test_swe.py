@@ -28,7 +28,9 @@ from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
 Files = Mapping[str, str | bytes | None]
-PYTEST = f"{sys.executable} -m pytest -q -x -p no:cacheprovider {{test}}"
+PYTEST_WITH_PLUGINS = f"{sys.executable} -m pytest -q -x -p no:cacheprovider {{test}}"
+PYTEST = f"PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {PYTEST_WITH_PLUGINS}"
+"""Runs pytest without the installed plugins, whose imports take longer than pytest's own."""
 UNITTEST = f"{sys.executable} -m unittest -q {{test}}"
 WRONG, RIGHT = "def total(n):\n    return n[0]\n", "def total(n):\n    return sum(n)\n"
 TEST = "from total import total\n\n\ndef test_total():\n    assert total([1, 2]) == 3\n"
@@ -142,7 +144,9 @@ UNITTEST_CHANGES: dict[str, Files] = {
 
 @pytest.mark.parametrize("changed", PYTEST_CHANGES.values(), ids=PYTEST_CHANGES)
 def test_a_patch_cannot_change_how_pytest_decides(changed: Files, tmp_path: Path) -> None:
-    score = attacked(tmp_path, changed, "tests/test_total.py::test_total", PYTEST)
+    plugin = "evil-1.dist-info/entry_points.txt" in changed
+    command = PYTEST_WITH_PLUGINS if plugin else PYTEST
+    score = attacked(tmp_path, changed, "tests/test_total.py::test_total", command)
     assert (score.value, score.detail) == (0.0, "1 of 1 tests fail: tests/test_total.py::test_total")
 
 

@@ -55,7 +55,6 @@ def others():
 ATTACKS: dict[str, dict[str, str]] = yaml.safe_load(
     (Path(__file__).parents[2] / "data" / "hostile_patches.yaml").read_text()
 )
-PYTEST = f"PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {PYTEST}"
 PARTS = 15
 TESTS = {PYTEST: "tests/test_total.py::test_total", UNITTEST: "test_case.Total.test_total"}
 
@@ -120,7 +119,9 @@ def test_correct_patches_score(tmp_path: Path) -> None:
     patch = patches_of(tmp_path, RIGHTLY)["right"][0]
     commands = [PYTEST, UNITTEST, PYTEST.replace(" -x", "")]
     commands.append(f"{PYTEST.replace('{test}', '--junitxml={report} {test}')}")
-    commands.append(f"bash -c '{sys.executable} -m pytest -q \"$@\"' _ {{test}}")
+    commands.append(
+        f"PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 bash -c '{sys.executable} -m pytest -q \"$@\"' _ {{test}}"
+    )
     found = scores(tmp_path, {command: (patch, command) for command in commands})
     assert found == dict.fromkeys(commands, Score(1.0, "1 tests pass"))
 

@@ -1,4 +1,7 @@
-"""Records on a disk that is full, or nearly: no sandbox is lost, steps have no files, and one sentence says why."""
+"""Records on a disk that is full, or nearly: no sandbox is lost, steps have no files, and one sentence says why.
+
+In Docker and bubblewrap `make test` has one small disk and one that becomes full; the rest there is a campaign.
+"""
 
 from __future__ import annotations
 
@@ -97,11 +100,19 @@ def check_run_without_files(run: Run | RunError) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("disk", [f"size={size}M" for size in (1, 24, 60, 255)], indirect=True)
+@pytest.mark.parametrize("disk", ["size=60M"], indirect=True)
 def test_a_disk_with_little_room_loses_no_sandbox(isolation: str, disk: Path, tmp_path: Path) -> None:
     check_run_without_files(play(tmp_path, disk, isolation))
 
 
+@pytest.mark.alike
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("disk", [f"size={size}M" for size in (1, 24, 255)], indirect=True)
+def test_a_disk_of_another_size_loses_no_sandbox(isolation: str, disk: Path, tmp_path: Path) -> None:
+    check_run_without_files(play(tmp_path, disk, isolation))
+
+
+@pytest.mark.alike
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("disk", ["size=400M"], indirect=True)
 def test_a_disk_with_room_keeps_all(isolation: str, disk: Path, tmp_path: Path) -> None:
@@ -114,6 +125,7 @@ def test_a_disk_with_room_keeps_all(isolation: str, disk: Path, tmp_path: Path) 
         check_run_without_files(run)
 
 
+@pytest.mark.alike
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("disk", ["size=400M,nr_inodes=8"], indirect=True)
 def test_a_disk_without_inodes_loses_no_sandbox(isolation: str, disk: Path, tmp_path: Path) -> None:
@@ -121,6 +133,7 @@ def test_a_disk_without_inodes_loses_no_sandbox(isolation: str, disk: Path, tmp_
     check_run_without_files(play(tmp_path, disk, isolation))
 
 
+@pytest.mark.alike
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [errno.EDQUOT, errno.EMFILE])
 def test_a_quota_that_is_used_up_loses_no_sandbox(

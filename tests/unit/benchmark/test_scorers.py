@@ -333,10 +333,11 @@ def test_scorers_have_a_process_that_can_be_killed(tmp_path: Path) -> None:
 
     async def body() -> list[Any]:
         scores = []
-        async with Scoring() as scoring:
+        async with Scoring(2) as scoring:
             for one in ["2", "half", "hang", "die", "raise", "two", "none", "2", None, " "]:
                 scoring.deadline = 0.5 if one == "hang" else 100.0
                 scores.append(await scoring.score(str(own), one, ROW))
+                assert sum(worker._process is not None for worker in scoring._all) <= 1, "one at a time"
         return scores
 
     scores = run(body(), 120)

@@ -239,6 +239,7 @@ def without_node(folder: Path) -> str:
     return str(programs)
 
 
+@pytest.mark.campaign
 @pytest.mark.engine
 def test_a_checkout_without_node_gives_a_wheel_that_says_what_it_lacks(tmp_path: Path) -> None:
     checkout = tmp_path / "copy"
