@@ -93,8 +93,7 @@ class LocalBackend:
     """Backend that runs items in this process. The runs are recorded below `out`.
 
     An item that fails is tried up to `attempts` times. With `reuse`, a sandbox serves many items and is reset between
-    them; see `SandboxPool`. Leaving the block ends the
-    workers of `scoring`.
+    them; see `SandboxPool`. Leaving the block ends the workers of `scoring`.
     """
 
     def __init__(
