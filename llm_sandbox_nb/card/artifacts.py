@@ -22,7 +22,7 @@ class Artifact:
     mime: str
     size: int
     data: bytes | None = None
-    """The content; None if not shown."""
+    """The content; None if the file is not shown."""
     omitted: str = ""
     """Reason why `data` is None."""
     href: str | None = None

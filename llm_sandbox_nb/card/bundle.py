@@ -21,7 +21,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 MIME = "application/vnd.llm-sandbox.trajectory+json"
 _CLIP_CHARACTERS = (100_000, 20_000, 4_000, 1_000, 200)
-"""Maximum characters of each text in an event, in falling order: the first that lets all events fit is used."""
+"""Maximum characters of each text in an event. The first number with which all events fit is used."""
 
 
 @dataclass(frozen=True)

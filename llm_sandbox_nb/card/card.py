@@ -41,7 +41,7 @@ class Card:
     ) -> None:
         self.caps = caps or Caps()
         self.folder = folder
-        """The run's folder; None until known."""
+        """The run's folder; None as long as it is unknown."""
         self.trajectory = trajectory or Trajectory()
         self._files: dict[tuple[str, str], str] = {}
 
@@ -106,7 +106,7 @@ class Card:
         return text_of(artifact.data).strip() == answer.strip()
 
     def _where(self, artifacts: list[Artifact], text_limit: int | None) -> list[str]:
-        """Return a note that names the run's folder if some data is only there."""
+        """Return a note that names the run's folder, if some data is in that folder only."""
         missing = []
         if any(artifact.data is None for artifact in artifacts):
             missing.append("some files are only in the run's folder")

@@ -62,7 +62,7 @@ def figures(trajectory: Trajectory) -> list[str]:
 
 
 def _seconds(trajectory: Trajectory) -> float:
-    """Return the seconds since the start; 0 if not recorded."""
+    """Return the seconds since the run began; 0 if its start is not recorded."""
     if trajectory.finish:
         return trajectory.finish.wall_time
     return max(0.0, time.time() - trajectory.start.time) if trajectory.start else 0.0

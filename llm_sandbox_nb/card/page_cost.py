@@ -32,13 +32,13 @@ _MAX_DEPTH = 3
 
 
 def unfolding_warning(text: str) -> str:
-    """Return a sentence if a page has too many elements even to be sanitised; otherwise an empty text."""
+    """Return a warning if a page has too many elements even to be sanitised; otherwise an empty text."""
     elements, _ = page_cost(text)
     return f"This page unfolds to {format_count(elements)} elements." if elements > MAX_ELEMENTS else ""
 
 
 def decoded_warning(text: str) -> str:
-    """Return a sentence if a page waits for a click because its decoded content is large; otherwise an empty text."""
+    """Return a warning if a page waits for a click because its decoded content is large; otherwise an empty text."""
     elements, decoded = page_cost(text)
     return (
         f"The content of this page decodes to {format_size(decoded)}."

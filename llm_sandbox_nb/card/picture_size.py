@@ -34,7 +34,7 @@ class PictureSize:
 
 
 def picture_size(data: bytes) -> PictureSize | None:
-    """Return the size from the headers; None if browsers do not decode the format, and for AVIF."""
+    """Return the size in the headers; None for AVIF, and for a format that browsers do not decode."""
     for begins, read in _READERS:
         if begins.match(data):
             try:

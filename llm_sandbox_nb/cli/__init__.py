@@ -16,7 +16,7 @@ ENDED_WELL = 0
 FAILED = 1
 """Any other failure."""
 USAGE = 2
-"""Invalid command line, or invalid file named there; nothing was started."""
+"""The command line, or a file that it names, is invalid. Nothing was started."""
 MODEL_ERROR = 3
 """The model could not be asked, or gave up."""
 SANDBOX_ERROR = 4

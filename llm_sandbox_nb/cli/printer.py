@@ -31,7 +31,7 @@ from llm_sandbox_nb.trajectory.step_line import ending
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 LIVE_LINES = 20
-"""Number of lines that a live run shows of a long text: of its beginning, of its end, and of stderr."""
+"""Number of lines that a live run shows of the beginning of a long text, of its end, and of stderr."""
 _MAX_LINE_CHARACTERS = 400
 
 _DECISION_LABELS = {
@@ -86,7 +86,7 @@ class Printer:
         self._own = ""
         """Tokens and cost of the newest reply, until they are printed."""
         self._early: list[ev.Event] | None = []
-        """Events of steps before the sandbox was ready; None afterwards."""
+        """Events that arrived before the sandbox was ready; None once it is ready."""
         self._calm = {step.number: row for row in calm for step in row.steps}
         self._status = Status()
         self._said = ""
@@ -232,7 +232,7 @@ class Printer:
                 self._block(message_text(event.message), "  ")
 
     def _failed(self, event: ev.ModelFailed) -> None:
-        """Print a failure before the next attempt, each sentence once; the last failure is printed at the end."""
+        """Print a failure before the next attempt, each message once. The run's end prints the last failure."""
         said, self._said = self._said, event.message
         if event.retry_in is not None:
             what = "failed again" if event.message == said else f"failed: {event.message}"
@@ -380,7 +380,7 @@ class _Block:
 
 
 def doubts_text(doubts: list[ev.Doubt]) -> str:
-    """Return doubts on one line with a title, to be printed under the answer; empty without doubts."""
+    """Return the doubts on one line with a title, to be printed under the answer; empty if there are no doubts."""
     return f"Doubts     {harmless(doubts_line(doubts))}" if doubts else ""
 
 

@@ -249,7 +249,7 @@ _RESUMABLE = frozenset(
 )
 _REPEATED_FLAGS = ("settings", "api_base", "api_key_env", "isolation", "network")
 _REPEATED_LISTS = ("allow", "secret", "mcp", "mcp_allow", "tool", "doubt")
-"""Options that a resumed run cannot read from its record, or does not take from there."""
+"""Options that a resumed run cannot read, or does not use, from its record."""
 
 
 def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
@@ -332,9 +332,9 @@ class TerminalPrompt:
         self._read = b""
         self._ended = source is None
         self._ready = asyncio.Event()
-        """Set once the sandbox is ready."""
+        """Event that is set as soon as the sandbox is ready."""
         self._asked: Callable[[], str] | None = None
-        """Function that returns the current question; None if there is none."""
+        """Function that returns the current question; None while the run asks nothing."""
 
     def listen(self, event: ev.Event) -> None:
         """Repeat the question after an event was printed, such as that the sandbox is ready."""
@@ -376,7 +376,7 @@ class TerminalPrompt:
         self._out.flush()
 
     async def _line(self) -> str | None:
-        """Return the next line; None at the end of the input. Polls, because a waiting thread could not be ended."""
+        """Return the next line; None at the end of the input. Poll, because a waiting thread could not be ended."""
         while b"\n" not in self._read and not self._ended:
             assert self._source is not None
             number = self._source.fileno()

@@ -80,7 +80,7 @@ def _check_image(name: str | None) -> int:
 
 
 def doctor_command(_: argparse.Namespace) -> int:
-    """Print a paragraph for each isolation. Return 0 if `auto` finds one and no malicious release is installed.
+    """Print whether each isolation works here, then the state of local models and of the view. Return 0 if `auto` finds one and no malicious release is installed.
 
     An isolation works if a sandbox with the defaults opens. Remains of killed processes are removed first.
     """
@@ -139,7 +139,7 @@ OLDEST_FRONT_ENDS = {"jupyterlab": ("JupyterLab", "4.4"), "notebook": ("Notebook
 
 
 def old_front_ends() -> list[str]:
-    """Return a sentence for each JupyterLab and Notebook of this environment that is too old for the view."""
+    """Return a warning for each JupyterLab and Notebook of this environment that is too old for the view."""
     sentences = []
     for distribution, (name, oldest) in OLDEST_FRONT_ENDS.items():
         try:

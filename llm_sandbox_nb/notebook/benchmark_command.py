@@ -170,7 +170,7 @@ class _View:
 
 
 def _parsed(rest: str) -> argparse.Namespace | None:
-    """Return the words as options; None when they asked for help, which is printed."""
+    """Return the words as options; None if they asked for help, which is printed then."""
     parser = Parser(prog="%sandbox benchmark", description="Measure a model on many problems.")
     parts = add_benchmark_actions(parser)
     try:

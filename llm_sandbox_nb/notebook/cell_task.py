@@ -34,7 +34,7 @@ class CellTask:
     sandbox: SandboxOptions
     fresh: bool
     sure_to_pause: str | None
-    """Option that makes the run pause in any case; None without such an option."""
+    """Option that makes the run pause in any case; None if the cell has no such option."""
     on_pause: str | None
     files_of: tuple[Run, int] | None
     arguments: dict[str, Any]
@@ -141,7 +141,7 @@ def _models_and_limits(
 
 
 def _given(options: argparse.Namespace, settings: SandboxSettings, name: str) -> Any:
-    """Return the value of a cell's option, else of the setting with the same name; None if both are empty."""
+    """Return the value of a cell's option; if it is empty, the value of the setting with the same name, or None."""
     text = getattr(options, name, None)
     value = None if text in (None, []) else given.option_value(name, text)
     if value in (None, ""):
@@ -170,7 +170,7 @@ def _function(option: str, name: str, namespace: Mapping[str, Any]) -> Callable[
 
 
 def _check(text: str, namespace: Mapping[str, Any]) -> str | Callable[..., Any] | None:
-    """Return the check: the user's function of this name, else the command; None without a check."""
+    """Return the user's function with this name, else the text as a command; None if the text is empty."""
     function = namespace.get(text) if text.isidentifier() else None
     return function if callable(function) else text or None
 

@@ -172,9 +172,9 @@ class LiveDisplay:
         make_panel: Callable[[], Panel | None] = lambda: None,
         output: UpdatedOutput | None = None,
     ) -> None:
-        """Show the card in `output`, replacing the card there, or else in a new output.
+        """Prepare to show the card: in `output`, in place of the card there, or in a new output if `output` is None.
 
-        `watched` reports if people can watch the run at the server. `make_panel` is called once, at the beginning of
+        A terminal ignores `output`. `watched` reports if people can watch the run at the server. `make_panel` is called once, at the beginning of
         the run; its panel then follows the run to the end.
         """
         self._watched = watched

@@ -14,7 +14,7 @@ from llm_sandbox_nb.notebook.errors import SandboxInputError
 
 FrameFormat = Literal["csv", "parquet"]
 MAX_INPUT_FILES = 5_000
-"""Maximum number of files of an input folder."""
+"""Maximum number of files in an input folder."""
 
 
 def collect_inputs(

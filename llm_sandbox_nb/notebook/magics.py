@@ -69,9 +69,9 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         self._forks = Forks()
         self._outside = OpenSandbox()
         self._live: Run | None = None
-        """The newest run that began here."""
+        """The newest run that began in this kernel."""
         self._recent: deque[Run] = deque(maxlen=_MAX_RECENT_RUNS)
-        """The newest runs that began here, whose sandboxes may still be open."""
+        """The newest runs that began in this kernel. Their sandboxes may still be open."""
         self.observe(self._reconsider_keeper, "use_server")
         self._preparation = IdlePreparation(self._background, self._sandboxes, self)
         if getattr(shell, "kernel", None) is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 _LAST_UPDATE_SECONDS = 1.0
-"""Seconds from an update to one more, which shows the events since."""
+"""Seconds after an update until one more update shows the newest events."""
 
 
 class OutsideCard:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 _PART_CHARACTERS = 512 * 1024
-"""Approximate number of characters of events in one part of the state."""
+"""Approximate size, in characters, of the events in one `part_N` of the widget's state."""
 
 
 def page_shows_widgets(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:
@@ -116,7 +116,7 @@ class Panel:
 
 
 def _decide(control: RunControl, asked: dict[str, Any]) -> str | None:
-    """Execute a decision of the page, and return an error sentence or None."""
+    """Execute a decision of the page. Return an error message, or None if there was no error."""
     from llm_sandbox_nb.agent.control.frontends import decide
     from llm_sandbox_nb.agent.errors import ControlError
 

@@ -52,7 +52,7 @@ class RunCommands:
     """Subcommands for runs. Each method is a subcommand and prints the result."""
 
     newest: Run | None
-    """The newest run that began in this kernel, if any."""
+    """The newest run that began in this kernel; None before the first run."""
     folder: Path
     """The folder with the notebook's runs."""
     namespace: dict[str, Any]
@@ -97,7 +97,7 @@ class RunCommands:
         self.show(run)
 
     def export(self, rest: str) -> None:
-        """Write a run as one HTML file, by default RUN.html here."""
+        """Write a run as one HTML file, by default `RUN.html` in the working directory."""
         from llm_sandbox_nb.card.export import NO_VIEW, ExportError, export_html, has_view
 
         words = split_words("export RUN [FILE]; %sandbox runs lists the runs", rest, 1, 2)

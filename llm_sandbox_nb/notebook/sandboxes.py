@@ -36,9 +36,9 @@ class SandboxStatus:
     sandbox_id: str | None = None
     protection: Protection | None = None
     started: float | None = None
-    """Seconds since the epoch."""
+    """Start time, in seconds since the epoch."""
     details: dict[str, str] = field(default_factory=dict)
-    """More lines for a person, by label: server address, idle time, number of other sandboxes."""
+    """Further lines to print, by label: server address, idle time, number of other sandboxes."""
 
 
 class SandboxKeeper(Protocol):

@@ -62,7 +62,7 @@ class MovedRuns:
 
     @property
     def hint(self) -> str:
-        """Advice on missing runs; empty if no run is missing."""
+        """Advice on missing runs. Empty if no run is missing."""
         if not self.missing:
             return ""
         shown = plural(self.missing, "run of this notebook's cards is", "runs of this notebook's cards are")
@@ -104,7 +104,7 @@ def _shown_runs(path: Path) -> set[str]:
 
 
 def find_run(name: str, folder: Path, forks: Forks | None = None) -> Run:
-    """Return a run, named by its folder or file, or by the name of a run of this notebook or a part of the name.
+    """Return a run. `name` is its folder or file, or the name, or a part of the name, of a run of this notebook.
 
     A run in `forks` is returned with its sandbox.
 

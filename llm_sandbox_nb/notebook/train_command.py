@@ -123,7 +123,7 @@ class TrainCommand:
 
 
 def _parsed(words: list[str]) -> argparse.Namespace | None:
-    """Return the words as options; None when they asked for help, which is printed."""
+    """Return the words as options; None if they asked for help, which is printed then."""
     parser = Parser(prog="%sandbox train", description="Train a model to work in sandboxes.")
     add_training_actions(parser.add_subparsers(dest="action", parser_class=Parser, required=True))
     try:

@@ -195,7 +195,7 @@ def fields_of(values: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
 
 
 def sure_to_pause(step: bool, approve: str) -> str | None:
-    """Return an option that makes the run pause in any case; None without such an option."""
+    """Return an option that makes the run pause in any case; None if no such option is given."""
     if step:
         return "--step"
     return None if approve == "auto" else f"--approve {approve}"

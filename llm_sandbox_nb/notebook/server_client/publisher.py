@@ -72,7 +72,7 @@ class RunPublisher:
         self._refused = False
         self._connected = False
         self._known = asyncio.Event()
-        """Set once the server has accepted the run."""
+        """Event that is set as soon as the server has accepted the run."""
         self.shared = False
         """True if all pages of the notebook share one document, so that each change of an output reaches all pages."""
         self._ticket: str | None = None
@@ -255,7 +255,7 @@ async def _call(calls: OutsideCalls, connection: WebSocketClientConnection, aske
 
 
 async def _decide(run: Run, asked: dict[str, Any]) -> str | None:
-    """Execute a decision, and return an error sentence or None."""
+    """Execute a decision. Return an error message, or None if there was no error."""
     body = {name: value for name, value in asked.items() if name not in ("type", "id")}
     try:
         decision = parse_decision(body)
