@@ -174,8 +174,8 @@ class LiveDisplay:
     ) -> None:
         """Prepare to show the card: in `output`, in place of the card there, or in a new output if `output` is None.
 
-        A terminal ignores `output`. `watched` reports if people can watch the run at the server. `make_panel` is called once, at the beginning of
-        the run; its panel then follows the run to the end.
+        A terminal ignores `output`. `watched` reports if people can watch the run at the server. `make_panel` is called
+        once, at the beginning of the run; its panel then follows the run to the end.
         """
         self._watched = watched
         self._make_panel = make_panel
