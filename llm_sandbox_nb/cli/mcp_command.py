@@ -21,7 +21,7 @@ _NEW_SANDBOX_OPTIONS = ("isolation", "profile", "image", "network")
 
 
 class LocalHost:
-    """Executes calls in a sandbox of this process."""
+    """Host that executes calls in a sandbox of this process."""
 
     principal = "stdio"
 

@@ -121,7 +121,7 @@ def doctor_command(_: argparse.Namespace) -> int:
 
 
 async def _why_it_fails(isolation: str) -> str:
-    """Open a sandbox with the defaults; return the reason of a failure, without full stop, or an empty text."""
+    """Open a sandbox with default options. Return the reason of a failure without a full stop, or an empty text."""
     from llm_sandbox_nb.sandbox.errors import SandboxError
     from llm_sandbox_nb.sandbox.open import load_isolation, open_sandbox
 
@@ -140,7 +140,7 @@ OLDEST_FRONT_ENDS = {"jupyterlab": ("JupyterLab", "4.4"), "notebook": ("Notebook
 
 
 def old_front_ends() -> list[str]:
-    """Return a warning for each JupyterLab and Notebook of this environment that is too old for the view."""
+    """Return a warning for each front end in this environment that is too old for the view."""
     sentences = []
     for distribution, (name, oldest) in OLDEST_FRONT_ENDS.items():
         try:

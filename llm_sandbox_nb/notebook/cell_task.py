@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 _OF_SOLVE = [option for option in NOTEBOOK_SETTINGS if option not in SANDBOX_OPTIONS]
-"""Settings that become arguments of `solve`; `sandbox_options` reads those of the sandbox."""
+"""Settings that become arguments of `solve`; `sandbox_options` reads the settings of the sandbox."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def cell_task(
 
 
 def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | None = None) -> SandboxOptions:
-    """Return the sandbox asked for: by the cell, else by the settings.
+    """Return the options of the sandbox. Options of the cell win over settings.
 
     Raises:
         SandboxUsageError: if a name such as the isolation or the profile is unknown.
@@ -95,7 +95,7 @@ def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | Non
         name: getattr(options, name, None) or getattr(settings, name) or None for name in names
     }
     allow, secrets = asked.pop("allow"), asked.pop("secret")
-    # the settings with lists of hosts and secrets apply to this network only
+    # the settings with lists of hosts and secrets apply to the network `allow` only
     if asked["network"] in (None, "allow"):
         asked |= {"allow": allow or (), "secrets": secrets or ()}
     elif getattr(options, "allow", None) or getattr(options, "secret", None):

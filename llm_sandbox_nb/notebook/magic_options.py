@@ -224,7 +224,7 @@ def fill_in(task: str, namespace: Mapping[str, Any]) -> str:
 
 
 def unknown_subcommand(name: str, known: Sequence[str]) -> str:
-    """Return the error for an unknown subcommand of `%sandbox`."""
+    """Return the error message for an unknown subcommand of `%sandbox`."""
     listed = ", ".join(known)
     if not name:
         return f"The subcommands of %sandbox are {listed}; write a task in a cell that begins with %%sandbox."

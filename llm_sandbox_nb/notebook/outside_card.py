@@ -41,7 +41,7 @@ class OutsideCard:
         self._updating = asyncio.ensure_future(self._update())
 
     def listen(self, event: Event) -> None:
-        """Note an event of the run."""
+        """Add an event of the run to the card."""
         self._watchers.listen(event)
         self._card.add(event)
         self._display.add(event)

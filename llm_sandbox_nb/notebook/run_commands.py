@@ -58,11 +58,11 @@ class RunCommands:
     namespace: dict[str, Any]
     """The user's variables, which may hold runs."""
     find_run: Callable[[str], Run]
-    """Returns the run with a name or folder, ready to be resumed by cells."""
+    """Function that returns the run with a name or folder. Cells can resume this run."""
     show: Callable[[Run], None]
-    """Shows the card of a run."""
+    """Function that shows the card of a run."""
     moved: Callable[[], MovedRuns] = MovedRuns
-    """Returns the runs that the notebook's cards show and that are in other folders."""
+    """Function that returns the runs in other folders that the notebook's cards show."""
 
     def runs(self, rest: str) -> None:
         """List the newest runs, or remove some."""
@@ -109,7 +109,7 @@ class RunCommands:
         print(f"Written: {path}" if has_view() else f"Written: {path}\n{NO_VIEW}")
 
     def preview(self, rest: str) -> None:
-        """Print the changes that a rewind would undo, of this run and of other runs."""
+        """Print the changes of this run and of other runs that a rewind would undo."""
         words, run = self._words("preview", rest, 1, 3)
         as_json = _take(words, "--json")
         found = run.preview(*_destination("preview", words))
@@ -150,7 +150,7 @@ class RunCommands:
             run.context.resume_display = display
 
     def fork(self, rest: str) -> None:
-        """Start a second run with a new sandbox."""
+        """Create a second run that begins after a step of the first run, in a new sandbox."""
         words, run = self._words("fork", rest, 1, 4)
         as_json, name = _take(words, "--json"), None
         if len(words) == 3 and words[1] in ("-o", "--out"):
@@ -169,7 +169,7 @@ class RunCommands:
         print(plain(f"Forked after step {words[0]} into {other.folder}. {where}"))
 
     def compare(self, rest: str) -> None:
-        """Show runs side by side, or the attempts of one."""
+        """Show runs side by side, or the attempts of one run."""
         from IPython import display
 
         words, run = self._words("compare", rest, 0, 20)
@@ -216,7 +216,7 @@ class RunCommands:
 
 
 def _take(words: list[str], option: str) -> bool:
-    """Remove an option from the words, and return True if found."""
+    """Remove an option from the words. Return True if the words contained the option."""
     there = option in words
     if there:
         words.remove(option)
@@ -224,7 +224,7 @@ def _take(words: list[str], option: str) -> bool:
 
 
 def _take_value(name: str, words: list[str], option: str) -> str | None:
-    """Remove an option and its value from the words. Return the value, or None without the option."""
+    """Remove an option and its value from the words. Return the value, or None if the option is missing."""
     if option not in words:
         return None
     place = words.index(option)
@@ -244,7 +244,10 @@ def _take_values(name: str, words: list[str], option: str) -> list[str]:
 
 
 def _edit_next_call(run: Run, text: str) -> None:
-    """Change the waiting call, or after a rewind the call that followed in the newest earlier attempt."""
+    """Change the arguments of the waiting call.
+
+    After a rewind, change the call that followed in the newest earlier attempt.
+    """
     try:
         arguments = json.loads(text)
     except ValueError:

@@ -41,7 +41,7 @@ _RUN_ID = re.compile(r"[\w.-]{1,200}")
 
 
 def notebook_name(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> str:
-    """Return the notebook's file name without suffix, as named by Jupyter or VS Code; else `notebook`."""
+    """Return the notebook's file name without suffix; `notebook` if neither Jupyter nor VS Code names the file."""
     path = environment.get("JPY_SESSION_NAME") or str(namespace.get("__vsc_ipynb_file__") or "")
     return "notebook" if path.endswith(("/", "\\")) else notebook_folder_name(path)
 
@@ -56,7 +56,7 @@ class MovedRuns:
     """Runs shown in a notebook that was renamed, copied or moved, so that they are not in its folder of runs."""
 
     folders: tuple[Path, ...] = ()
-    """Runs in the folders of other notebooks."""
+    """Run folders that were found in the folders of other notebooks."""
     missing: int = 0
     """Number of runs that were not found below `output_dir`."""
 
@@ -104,7 +104,7 @@ def _shown_runs(path: Path) -> set[str]:
 
 
 def find_run(name: str, folder: Path, forks: Forks | None = None) -> Run:
-    """Return a run. `name` is its folder or file, or the name, or a part of the name, of a run of this notebook.
+    """Return the run with this folder, file or name. A part of the name is enough.
 
     A run in `forks` is returned with its sandbox.
 
@@ -139,7 +139,7 @@ def show_run(run: Run, shell: Any, caps: Caps) -> None:
 
 
 def first_run_of(task: str, sandbox_id: str, folder: Path) -> Path | None:
-    """Return the folder of the first run of a task in a sandbox if the run kept its files; else None."""
+    """Return the folder of the first run of a task in a sandbox that has kept its files; None if there is none."""
     for run_folder in run_folders(folder)[-_MAX_SEARCHED_RUNS:]:
         started = _started(run_folder)
         if (

@@ -23,14 +23,14 @@ Convert = Callable[[Any], Any]
 
 
 class UsageError(LLMSandboxError):
-    """Invalid command line, settings file or cell. The message is one sentence with the remedy."""
+    """Raised if a command line, settings file or cell is invalid. The message is one sentence with the remedy."""
 
 
 _SECONDS_PER_UNIT = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 
 def text(value: Any) -> str:
-    """Convert to text, because a settings file may hold `424242` or `True` without quotes."""
+    """Convert a value to text, because a settings file may hold `424242` or `True` without quotes."""
     if isinstance(value, Mapping | list):
         raise ValueError("must be text")
     return str(value)
@@ -95,7 +95,7 @@ def number_or_default(value: Any) -> float | None:
 
 
 def seconds(value: Any) -> float:
-    """Return the seconds of a time such as `90`, `90s`, `15m` or `1.5h`."""
+    """Convert a time such as `90`, `90s`, `15m` or `1.5h` to seconds."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return positive_number(value)
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|)", str(value).strip().lower())
@@ -191,16 +191,17 @@ class Option:
     in_file: bool = True
     """True if a settings file may hold the option."""
     switch: bool = False
-    """True if the flag alone means yes."""
+    """True if the flag without a value means yes."""
     many: bool = False
-    """True if the flag may be repeated; a settings file has a list."""
+    """True if the flag may be repeated. The value in a settings file is then a list."""
     aliases: tuple[str, ...] = ()
     """Other names of the flag and of the key in a settings file."""
     short: str = ""
     """Letter of the short flag of the command `run`, as in the paper's package."""
     sets: str = ""
-    """Target of the value: an argument of `solve` (all fields of `RunOptions` are arguments), or with a dot a field of
-    an argument: `limits.NAME`, `settings.NAME`, `retries.NAME`, or `sandbox.NAME` for `sandbox_options`."""
+    """Target of the value. A name without a dot is an argument of `solve`, such as a field of `RunOptions`. A name with
+    a dot is a field of an argument: `limits.NAME`, `settings.NAME`, `retries.NAME`, or `sandbox.NAME` for
+    `sandbox_options`."""
     in_notebook: bool = True
     """True if `%config SandboxMagics` has the setting."""
     notebook_default: Any = SAME_DEFAULT
@@ -210,7 +211,7 @@ class Option:
 
 
 TIME_FORMS = ": seconds, or 90s, 15m, 2h"
-"""End of the help text of a time; `%config` accepts seconds only."""
+"""End of the help text of a time. The help of `%config` replaces this end, because `%config` accepts only seconds."""
 QUERY = Option("query", "the task, taken literally", in_file=False, short="q")
 SETTINGS = Option(
     "settings", "settings file (TOML, or YAML)", environment=("LLM_SANDBOX_SETTINGS", "LLM_IN_SANDBOX_CONFIG"),
