@@ -1,6 +1,6 @@
 """The record in a saved card for the trajectory view: all events and files as compressed JSON, within size limits.
 
-`labextension/src/packed.ts` and `embedded.ts` read it.
+`labextension/src/packed.ts` and `embedded.ts` read the record.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Card:
     ) -> None:
         self.caps = caps or Caps()
         self.folder = folder
-        """The run's folder; None as long as it is unknown."""
+        """The run's folder; None while the folder is unknown."""
         self.trajectory = trajectory or Trajectory()
         self._files: dict[tuple[str, str], str] = {}
 
@@ -180,13 +180,13 @@ _BITMAPS = ("image/png", "image/jpeg", "image/gif")
 
 
 def run_display(run: RunRecord) -> Display:
-    """Return the card of a run, as its cell shows it."""
+    """Return the display of a run: the same card as in the cell of the run."""
     card = Card(folder=run.folder, trajectory=run.trajectory)
     return card.final() if run.context.session is None else card.live(), card.metadata
 
 
 class ShownFile(RunFile):
-    """A file that the model left, shown in a cell by its kind: a picture, a page without scripts, sound, text."""
+    """A file that the model left. A cell shows the file as a picture, a page without scripts, sound or text."""
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         files = self.path

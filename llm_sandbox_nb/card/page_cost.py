@@ -74,9 +74,9 @@ class _Named:
     """An element with an id."""
 
     elements: int = 0
-    """Number of elements: this one and all inside."""
+    """Number of elements inside, including this element."""
     uses: list[str] = field(default_factory=list)
-    """Ids of the elements that `<use>` copies into this one."""
+    """Ids of the elements that `<use>` copies into this element."""
 
 
 class _Count(HTMLParser):

@@ -96,7 +96,7 @@ def _form_of(out: str) -> str:
 
 
 def _with_word(out: str, word: str) -> str:
-    """Return the name of a file with a word inserted before its endings."""
+    """Return the name of a file with a word inserted before the suffixes."""
     path = Path(out)
     plain = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in word)[:80]
     stem, dot, endings = path.name.partition(".")

@@ -24,7 +24,7 @@ from llm_sandbox_nb.mcp_server.messages import (
 
 _PIECE_BYTES = 64 * 1024
 _LIST_TIMEOUT = 3.0
-"""Maximum seconds in which a server must list its open notebooks."""
+"""Maximum seconds to wait until a server has listed its open notebooks."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class OpenNotebook:
 
 
 async def open_notebooks(wanted: Path | None = None) -> list[OpenNotebook]:
-    """Return the open notebooks of this user's Jupyter servers on this machine; only `wanted` if that is not None."""
+    """Return the open notebooks of the user's Jupyter servers on this machine, or only the notebook `wanted`."""
     from jupyter_core.paths import jupyter_runtime_dir
 
     files = sorted(Path(jupyter_runtime_dir()).glob("jpserver-*.json"))

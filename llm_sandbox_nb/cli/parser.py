@@ -1,4 +1,4 @@
-"""Commands and flags of the command line. Values stay text here; `options.values` converts them.
+"""Commands and flags of the command line. Values stay text in this module; `options.values` converts them.
 
 A new command needs a parser in this module, a row in `cli.__init__._MODULES`, and a function in the module that the
 row names.

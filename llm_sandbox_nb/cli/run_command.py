@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb run` and `examples`: run one task in a new sandbox, recorded in one folder.
+"""`llm-sandbox-nb run` and `examples`: run one task in a new sandbox, and record the run in one folder.
 
 At a pause a person at the terminal decides.
 """
@@ -302,7 +302,7 @@ def check_function_names(values: Mapping[str, Any]) -> None:
 
 
 def functions_of(values: Mapping[str, Any], option: str) -> list[Callable[..., Any]]:
-    """Run the files of an option, and return the functions, each named by `FILE.py:NAME`.
+    """Run the files that an option names in the form `FILE.py:NAME`, and return the functions.
 
     Raises:
         UsageError: if a file fails, or lacks the function.

@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb image | doctor | models | settings`: requirements of runs, their state, models and settings."""
+"""`llm-sandbox-nb image | doctor | models | settings`: commands for images, isolations, models and settings."""
 
 from __future__ import annotations
 

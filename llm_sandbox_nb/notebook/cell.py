@@ -101,7 +101,7 @@ class CellRun:
             raise SandboxCheckError(f"{state.words.rstrip('.')}.")
 
     def _offer_original_files(self, task: CellTask) -> None:
-        """Print how to restore the files that the cell's first run in this sandbox began with, if there was one."""
+        """Print how to restore the files before the cell's first run in this sandbox, if there was such a run."""
         if task.fresh or task.files_of is not None:
             return
         running = self.background.run(self.sandboxes.current())

@@ -1,4 +1,4 @@
-"""The task of a `%%sandbox` cell: its text and options, checked, with the settings as defaults."""
+"""The task of a `%%sandbox` cell: the checked text and options of the cell, with the settings as defaults."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _models_and_limits(
 
 
 def _given(options: argparse.Namespace, settings: SandboxSettings, name: str) -> Any:
-    """Return the value of a cell's option; if it is empty, the value of the setting with the same name, or None."""
+    """Return the value of a cell's option. If this is empty, return the value of the setting, or None."""
     text = getattr(options, name, None)
     value = None if text in (None, []) else given.option_value(name, text)
     if value in (None, ""):
@@ -170,7 +170,7 @@ def _function(option: str, name: str, namespace: Mapping[str, Any]) -> Callable[
 
 
 def _check(text: str, namespace: Mapping[str, Any]) -> str | Callable[..., Any] | None:
-    """Return the user's function with this name, else the text as a command; None if the text is empty."""
+    """Return the user's function if `text` is its name. Otherwise return `text` as a command; None if empty."""
     function = namespace.get(text) if text.isidentifier() else None
     return function if callable(function) else text or None
 

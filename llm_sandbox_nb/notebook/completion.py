@@ -139,7 +139,7 @@ def _models(begun: str, magics: Names) -> list[str]:
 
 
 def _runs(begun: str, magics: Names) -> list[str]:
-    """Return the short ids of the newest runs of the notebook, or full names if a full name was begun."""
+    """Return short ids of the notebook's newest runs, or full names if no short id begins with `begun`."""
     folders = run_folders(magics.folder)[-_MAX_RUNS:]
     short = short_ids(folders)
     offered = [short[folder] for folder in reversed(folders)]

@@ -39,9 +39,9 @@ class PageCell(TypedDict):
     """The cell that is being executed."""
 
     id: str
-    """The id of the cell in its notebook; empty if the front end does not send it."""
+    """The id of the cell in the notebook; empty if the front end does not send the id."""
     request: str
-    """The id of the message that asked for the execution; all output of the cell names it."""
+    """The id of the message that asked for the execution; all output of the cell names this id."""
     client: str
     """The session id of the page that requested the execution."""
     count: int
@@ -93,7 +93,7 @@ class UpdatedOutput:
 
 
 class TerminalOutput:
-    """Output on a terminal in which each text replaces the previous one; only the end that fits is shown."""
+    """Terminal output in which each text replaces the previous text. Only the end of a long text is shown."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -152,7 +152,7 @@ class Watch(Protocol):
     """A place outside the output where a run can be watched."""
 
     def run_id(self) -> str | None:
-        """Return the id of the run at the server while people can watch it there; else None."""
+        """Return the id of the run at the server; None if people cannot watch the run there."""
         ...
 
     def pause_between_updates(self) -> float:
@@ -172,7 +172,7 @@ class LiveDisplay:
         make_panel: Callable[[], Panel | None] = lambda: None,
         output: UpdatedOutput | None = None,
     ) -> None:
-        """Prepare to show the card: in `output`, in place of the card there, or in a new output if `output` is None.
+        """Prepare to show the card in place of the card in `output`, or in a new output if `output` is None.
 
         A terminal ignores `output`. `watched` reports if people can watch the run at the server. `make_panel` is called
         once, at the beginning of the run; its panel then follows the run to the end.
@@ -268,7 +268,7 @@ class RunFollower:
     on_pause: Callable[[], None] = lambda: None
     """Function that is called in the main thread when the run has paused."""
     stop: Callable[[], bool] = lambda: False
-    """Function that is called in the main thread at an interrupt. The result is True if the run will stop by itself."""
+    """Function that is called in the main thread at an interrupt. The result is False if the task must be cancelled."""
     _events: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
     _loading: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
     _paused: bool = False

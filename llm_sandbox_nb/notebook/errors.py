@@ -56,7 +56,7 @@ class SandboxTrainingError(SandboxMagicError):
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Show errors of this package, and interrupts, as one sentence. Other exceptions are bugs: show a traceback."""
+    """Show errors of this package, and interrupts, without a traceback. Other exceptions are bugs and show one."""
     try:
         yield
     except KeyboardInterrupt as error:

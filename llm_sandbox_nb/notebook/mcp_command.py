@@ -1,4 +1,4 @@
-"""`%sandbox mcp`: let an agent outside the notebook use its sandbox, and show the agent's calls."""
+"""`%sandbox mcp`: let an outside agent use the notebook's sandbox, and show the agent's calls."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class IdlePreparation:
-    """Preparation of sandboxes that starts when a kernel is idle. `watch` registers for the events of its cells."""
+    """Preparation of sandboxes that starts when a kernel is idle. `watch` follows the cells of the kernel."""
 
     background: BackgroundLoop
     sandboxes: NotebookSandboxes

@@ -1,6 +1,6 @@
 """The subcommands of `%sandbox` about runs: list, load, export, preview, rewind, undo, resume, fork, compare, replay.
 
-All but list, load and export apply to the newest run of the notebook, or the run named by `--run`.
+All but list, load and export apply to the newest run of the notebook, or to the run that `--run` names.
 """
 
 from __future__ import annotations

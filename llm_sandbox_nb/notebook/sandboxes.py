@@ -56,7 +56,7 @@ class SandboxKeeper(Protocol):
         ...
 
     async def current(self) -> Sandbox | None:
-        """Return the running sandbox, or None."""
+        """Return the running sandbox, or None if none runs."""
         ...
 
     async def status(self) -> SandboxStatus:
@@ -188,7 +188,7 @@ class NotebookSandboxes:
             return self._keeper
 
     async def prepare(self, options: SandboxOptions, count: int, seconds: float) -> None:
-        """Prepare sandboxes like the newest sandbox, or with `options` if these have changed since.
+        """Prepare sandboxes with the options of the newest sandbox, or with `options` if these have changed since then.
 
         Args:
             options: sandbox options of a cell without options.
@@ -210,7 +210,7 @@ class NotebookSandboxes:
             await keeper.close()
 
     async def publisher(self) -> RunPublisher | None:
-        """Return a publisher of runs at this kernel's Jupyter server; None without a server."""
+        """Return a publisher of runs at this kernel's Jupyter server; None if there is no such server."""
         make = getattr(await self.keeper(), "publisher", None)
         return make() if make else None
 

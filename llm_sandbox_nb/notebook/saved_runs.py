@@ -53,7 +53,7 @@ def runs_folder(settings: SandboxSettings, namespace: dict[str, Any]) -> Path:
 
 @dataclass(frozen=True)
 class MovedRuns:
-    """Runs shown in a notebook that was renamed, copied or moved, so that they are not in its folder of runs."""
+    """Runs in a notebook's cards that its folder of runs lacks, because the notebook was renamed, copied or moved."""
 
     folders: tuple[Path, ...] = ()
     """Run folders that were found in the folders of other notebooks."""
@@ -131,7 +131,7 @@ def find_run(name: str, folder: Path, forks: Forks | None = None) -> Run:
 
 
 def show_run(run: Run, shell: Any, caps: Caps) -> None:
-    """Show the card of a run, as its cell did."""
+    """Show the final card of a run."""
     card = Card(caps, run.folder)
     for event in run.trajectory.events:
         card.add(event)
@@ -139,7 +139,7 @@ def show_run(run: Run, shell: Any, caps: Caps) -> None:
 
 
 def first_run_of(task: str, sandbox_id: str, folder: Path) -> Path | None:
-    """Return the folder of the first run of a task in a sandbox that has kept its files; None if there is none."""
+    """Return the folder of a task's first run in a sandbox, or None. Only runs that have kept their files count."""
     for run_folder in run_folders(folder)[-_MAX_SEARCHED_RUNS:]:
         started = _started(run_folder)
         if (

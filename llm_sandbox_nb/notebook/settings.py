@@ -183,7 +183,7 @@ class SandboxSettings(Configurable):
     def api_key(
         self, model: str, variable: str | None, environment: Mapping[str, str] = os.environ
     ) -> str | None:
-        """Return the key of `model`: from the variable named by the cell, else as on the command line.
+        """Return the key of `model` from the variable that the cell names, or from the sources of the command line.
 
         If a key was typed for the provider, the result is None, because each request looks that key up.
 

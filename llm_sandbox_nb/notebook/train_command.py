@@ -148,7 +148,7 @@ def _follow(process: subprocess.Popen[bytes], show: Callable[[], None]) -> None:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt a process like Ctrl-C, so that it closes its sandboxes; kill the process if it does not end."""
+    """Interrupt a process as Ctrl-C does, so that it closes its sandboxes. Kill a process that does not end."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGINT)
     try:

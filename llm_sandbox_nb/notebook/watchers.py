@@ -67,7 +67,7 @@ class Watchers:
             await self.publisher.finish()
 
     def run_id(self) -> str | None:
-        """Return the id of the run at the server while people can watch it there; else None."""
+        """Return the id of the run at the server; None if people cannot watch the run there."""
         publisher = self.publisher
         return publisher.run_id if publisher is not None and publisher.watched else None
 

@@ -1,4 +1,4 @@
-"""argparse with options from the table, errors as one sentence, and suggestions for mistyped words."""
+"""An argument parser with options from the table, one-sentence errors, and suggestions for mistyped words."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _sentence(message: str) -> str:
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """Return the end of a sentence about an unknown word: the nearest known word, or all known words."""
+    """Return the end of an error message about an unknown word: the nearest known word, or all known words."""
     close = nearest(word, known)
     return f"; did you mean {close}?" if close else f"; known are {', '.join(known)}."
 
@@ -132,7 +132,7 @@ def _letters(word: str) -> str:
 
 
 def typing_mistakes(one: str, other: str) -> int:
-    """Count the changes of letters (add, remove, replace, swap) that turn one word into the other."""
+    """Count the letter changes (add, remove, replace, swap) that turn one word into the other."""
     before, row = list[int](), list(range(len(other) + 1))
     for place, letter in enumerate(one, 1):
         last, before, row = before, row, [place]

@@ -1,8 +1,8 @@
 """Options: one table of names, kinds, help texts, defaults, environment variables and the fields that they set.
 
 The flags of `run` and `benchmark run`, the options of `%%sandbox`, the settings of `%config SandboxMagics`, the keys
-of settings files and the reference pages are made from this table. A new option is one row here and its use.
-The default time-out of commands is in `sandbox/contract.py`.
+of settings files and the reference pages are made from this table. A new option needs one row
+here, and code that uses the value. The default time-out of commands is in `sandbox/contract.py`.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _truth_values(value: Any) -> Any:
 
 
 class OneOf:
-    """Converter of an option that accepts a few words only."""
+    """Converter of an option that accepts only a few words."""
 
     def __init__(self, *words: str) -> None:
         self.words = words

@@ -228,7 +228,7 @@ def sandbox_options(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings_text(values: Mapping[str, Value], files: Iterable[Path], environment: Mapping[str, str]) -> str:
-    """Return a line for each setting, changed ones first, after the list of the files that were read."""
+    """Return the list of the files that were read, and a line for each setting. Changed settings come first."""
     read = [f"Read: {path}" for path in files]
     none = f"No settings file was found: make {PROJECT_FILE} here, or {user_file(environment)}."
     changed = [name for name, value in values.items() if value.source != "default"]

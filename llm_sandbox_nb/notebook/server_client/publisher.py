@@ -269,7 +269,7 @@ async def _decide(run: Run, asked: dict[str, Any]) -> str | None:
 
 
 def _file(run: Run, path: str, most: int) -> dict[str, Any]:
-    """Return a file's size, and its content if that has at most `most` bytes. A missing file gives an empty object."""
+    """Return a file's size, and its content if the size is at most `most`. A missing file gives an empty object."""
     try:
         file = run.files[path]
         size = file.size
