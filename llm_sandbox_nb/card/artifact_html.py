@@ -63,7 +63,7 @@ def _is_text(artifact: Artifact) -> bool:
 
 
 def _unfolding(artifact: Artifact, body: str, unfolded: bool) -> str:
-    """Fold a body. Until a click, a picture or a page is small, and a text or a table is hidden.
+    """Fold the body of a figure. Until a click, a picture or a page is small, and a text or a table is hidden.
 
     A file that needs much memory is hidden behind a warning, because browsers load hidden files only after a click.
     """

@@ -28,7 +28,7 @@ _CLIP_CHARACTERS = (100_000, 20_000, 4_000, 1_000, 200)
 class Caps:
     """Size limits of the saved card. Data above a limit stays in the run's folder, and the card reports this.
 
-    Limits on files count the bytes of the files. In a notebook, base64 makes incompressible data a third larger.
+    The limits count the bytes of the files themselves. In a notebook, base64 makes incompressible data a third larger.
     """
 
     artifact: int = 1_000_000

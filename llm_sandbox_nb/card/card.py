@@ -174,7 +174,6 @@ def _counts(added: int, removed: int) -> str:
 Display = tuple[dict[str, Any], dict[str, Any]]
 """Data by media type, and metadata, as `_repr_mimebundle_` returns them."""
 _MAX_SHOWN_BYTES = 10_000_000
-"""Maximum bytes of a file that is shown."""
 _BITMAPS = ("image/png", "image/jpeg", "image/gif")
 """Types that every front end shows as a picture and never as a page."""
 

@@ -74,7 +74,7 @@ def export_html(run: RunRecord, path: str | Path, caps: Caps = CAPS) -> Path:
 
 
 def page(run: RunRecord, caps: Caps = CAPS) -> str:
-    """Return the exported file as HTML."""
+    """Return the HTML of the exported file."""
     trajectory = run.trajectory
     title = first_line(plain(trajectory.start.task if trajectory.start else ""), 80) or "Run"
     # The page loads and sends nothing. Frames with HTML of the model inherit this policy and add another one.

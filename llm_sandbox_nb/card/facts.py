@@ -33,7 +33,7 @@ def facts_html(trajectory: Trajectory, *, live: bool) -> str:
 
 
 def findings(trajectory: Trajectory) -> list[tuple[int, str]]:
-    """Return pairs of step number and text for the first error, and for the count of changed files with step 0."""
+    """Return pairs of step number and text: one for the first error, and one with step 0 for the changed files."""
     last = (step.number for step in trajectory.steps[-1:] if step_failed(step))
     number = trajectory.first_failure or next(last, 0)
     changed = len(trajectory.changed_paths)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def benchmark_command(arguments: argparse.Namespace) -> int:
-    """List the tasks or run some, or report on, score or compare results.
+    """List or run tasks, or report on, score or compare results.
 
     Raises:
         UsageError: if a named file, task or option is missing or invalid; nothing was started.

@@ -40,7 +40,7 @@ def convert_command(arguments: argparse.Namespace) -> int:
     written: set[str] = set()
     for number, (name, trajectory) in enumerate(runs.items(), 1):
         out = arguments.out if len(runs) == 1 else _with_word(arguments.out, name)
-        if out in written:  # names may differ only in letters that file names lack, or after the cut end
+        if out in written:  # two names can lead to the same file name
             out = _with_word(out, str(number))
         written.add(out)
         try:

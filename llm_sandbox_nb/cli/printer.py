@@ -232,7 +232,10 @@ class Printer:
                 self._block(message_text(event.message), "  ")
 
     def _failed(self, event: ev.ModelFailed) -> None:
-        """Print a failure before the next attempt. A repeated message is printed once. The end prints the last."""
+        """Print a failure that is followed by another attempt.
+
+        A message that repeats is not printed again. The end of the run prints the last failure.
+        """
         said, self._said = self._said, event.message
         if event.retry_in is not None:
             what = "failed again" if event.message == said else f"failed: {event.message}"

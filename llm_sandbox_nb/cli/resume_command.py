@@ -44,7 +44,7 @@ def resume_command(arguments: argparse.Namespace) -> int:
     """Continue the run, and print the same lines as the command `run`.
 
     Raises:
-        UsageError: if the run is missing or cannot resume so, or an option is wrong; nothing was started.
+        UsageError: if the run is missing or cannot be resumed, or an option is wrong; nothing was started.
     """
     flags = vars(arguments)
     run = load_run(flags.pop("run"))

@@ -158,7 +158,7 @@ def _check(values: dict[str, Any]) -> None:
 
 
 def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple[str, int | None]:
-    """Await `work`. Return an error message, and the exit code, or None if the stop reason decides the exit code.
+    """Await `work`. Return an error message and an exit code. The code None means that the stop reason decides.
 
     `started` holds the run once the run exists.
 

@@ -170,7 +170,7 @@ def _function(option: str, name: str, namespace: Mapping[str, Any]) -> Callable[
 
 
 def _check(text: str, namespace: Mapping[str, Any]) -> str | Callable[..., Any] | None:
-    """Return the user's function if `text` is its name. Otherwise return `text` as a command; None if empty."""
+    """Return the user's function with the name `text`, or else `text` as a command. Return None for an empty text."""
     function = namespace.get(text) if text.isidentifier() else None
     return function if callable(function) else text or None
 

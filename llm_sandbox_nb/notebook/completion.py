@@ -16,9 +16,7 @@ from llm_sandbox_nb.sandbox.network.policy import NAMED_SETS
 from llm_sandbox_nb.trajectory.run_folder import run_folders, short_ids
 
 _MAX_NAMES = 200
-"""Maximum number of offered names."""
 _MAX_RUNS = 50
-"""Maximum number of offered runs."""
 _SUBCOMMAND_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "load": ("-o",),
     "fork": ("-o", "--run"),

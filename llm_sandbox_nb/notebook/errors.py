@@ -56,7 +56,7 @@ class SandboxTrainingError(SandboxMagicError):
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Show errors of this package, and interrupts, without a traceback. Other exceptions are bugs and show one."""
+    """Hide the traceback of interrupts and of this package's errors. Other exceptions are bugs and keep the traceback."""
     try:
         yield
     except KeyboardInterrupt as error:

@@ -67,7 +67,7 @@ class IdlePreparation:
     async def _prepare(self) -> None:
         from llm_sandbox_nb.notebook.cell_task import (
             sandbox_options,
-        )  # late: loading the extension stays light
+        )  # imported late, so that the extension loads fast
 
         settings = self.settings
         try:

@@ -35,7 +35,6 @@ NO_RUN = (
     "(a subshell); the panel and the buttons of the card need none."
 )
 _MAX_LISTED_RUNS = 30
-"""Maximum number of listed runs."""
 _USAGE = {
     "preview": "preview STEP [both|files|conversation] [--json] [--run RUN]",
     "rewind": "rewind STEP [both|files|conversation] [--others] [--run RUN]",

@@ -238,7 +238,7 @@ MODEL_OPTIONS = (
            sets="settings.min_p"),
     Option("repetition_penalty", "penalty on repeated tokens", number, metavar="NUMBER",
            sets="settings.repetition_penalty"),
-    # In a notebook `model/model_list.py` chooses the limit of a reply.
+    # In a notebook `model/model_list.py` chooses the token limit of a reply.
     Option("max_tokens_per_call", "maximum tokens of a reply", whole_number, 65536, metavar="N",
            sets="settings.max_tokens", notebook_default=None),
     Option("model_timeout", f"longest silence of the model's server{TIME_FORMS}", seconds, 1200.0, metavar="TIME",

@@ -128,7 +128,7 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
 
 
 def converted(option: Option, value: Any, source: str) -> Any:
-    """Convert the value to the type of the option. Raises UsageError that names the source."""
+    """Convert the value to the type of the option. Raises UsageError with the source in the message."""
     try:
         return option.convert(value)
     except ValueError as error:

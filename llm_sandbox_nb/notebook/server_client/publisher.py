@@ -114,7 +114,7 @@ class RunPublisher:
             await asyncio.wait_for(self._known.wait(), patience)
 
     async def finish(self, patience: float = 2.0, longest: float = 60.0) -> None:
-        """Wait at most `patience` seconds until the server has all events. Then go on in the background."""
+        """Wait at most `patience` seconds until the server has all events. Then continue in the background."""
         if self._task is None:
             return
         self._news.set()
