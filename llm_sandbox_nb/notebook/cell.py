@@ -101,7 +101,7 @@ class CellRun:
             raise SandboxCheckError(f"{state.words.rstrip('.')}.")
 
     def _offer_original_files(self, task: CellTask) -> None:
-        """Print how to restore the files from before the cell's first run, if the cell has run in this sandbox before."""
+        """Print how to restore the files from before the cell's first run, if the cell ran in this sandbox before."""
         if task.fresh or task.files_of is not None:
             return
         running = self.background.run(self.sandboxes.current())

@@ -56,7 +56,7 @@ class SandboxTrainingError(SandboxMagicError):
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Hide the traceback of interrupts and of this package's errors. Other exceptions are bugs and keep the traceback."""
+    """Hide the traceback of interrupts and of this package's errors. Other exceptions are bugs and keep theirs."""
     try:
         yield
     except KeyboardInterrupt as error:
