@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def format_cost(cost: float | None) -> str:
-    """Return US dollars, with four decimals below one dollar; None is an unknown price."""
+    """Format US dollars, with four decimals below one dollar. None is an unknown price."""
     if cost is None or not math.isfinite(cost):
         return "cost unknown"
     if 0 < cost < 0.0001:
@@ -70,7 +70,7 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 
 
 def format_short(count: int) -> str:
-    """Return a number of tokens in few characters: thousands as `0.7k`, millions as `2.5M`."""
+    """Format a token count briefly: below 100 as it is, thousands as `0.7k`, millions as `2.5M`."""
     if count < 100:
         return str(count)
     return f"{_decimal(count / 1000, 1)}k" if count < 999_950 else f"{_decimal(count / 1_000_000, 1)}M"
@@ -102,7 +102,7 @@ MODEL_FAILURES = {
 
 
 def format_model_failure(kind: str) -> str:
-    """Return the reason of a failed request, in a few words; empty for an unknown kind."""
+    """Return the reason of a failed request in a few words; an empty text if `kind` is unknown."""
     return MODEL_FAILURES.get(kind, "")
 
 

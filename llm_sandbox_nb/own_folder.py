@@ -63,7 +63,7 @@ def read_file(folder: Path, name: str | PurePath, most: int) -> bytes:
 
 
 def is_file(folder: Path, name: str | PurePath) -> bool:
-    """Return True if `name` below `folder` is a regular file that no link leads to."""
+    """Return True if `name` is a regular file below `folder` that can be opened without following a link."""
     try:
         os.close(open_file(folder, name))
     except OSError:

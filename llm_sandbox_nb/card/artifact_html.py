@@ -1,7 +1,7 @@
 """Files that the model made, drawn as static HTML.
 
-All content is hostile: names and texts are escaped, HTML and SVG are shown only in a frame that can reach neither
-the page nor the network.
+All content may be hostile: names and texts are escaped, and HTML and SVG are shown only in a frame that can reach
+neither the page nor the network.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def artifact_html(artifact: Artifact, unfolded: bool = False) -> str:
 
 
 def holds_all(artifact: Artifact) -> bool:
-    """Return True if the figure contains the whole file, so that the record need not store it again."""
+    """Return True if the figure contains the whole file. The record then does not store the file again."""
     whole = artifact.suffix in _IMAGES | _AUDIO | _VIDEO | _DOWNLOADS | _PAGES or artifact.suffix == ".pdf"
     excerpt = artifact.suffix in _EXCERPTS or _is_text(artifact)
     return artifact.data is not None and (whole or not excerpt)
@@ -63,9 +63,9 @@ def _is_text(artifact: Artifact) -> bool:
 
 
 def _unfolding(artifact: Artifact, body: str, unfolded: bool) -> str:
-    """Fold a body: a picture or a page is small until unfolded; texts and tables are hidden until then.
+    """Fold the body of a figure. Until a click, a picture or a page is small, and a text or a table is hidden.
 
-    A file that needs much memory is also hidden, behind a sentence that says so: browsers load it only after a click.
+    A file that needs much memory is hidden behind a warning, because browsers load hidden files only after a click.
     """
     if framed := body.startswith("<iframe "):
         body = body.replace(" loading=", f" title='{escape(artifact.path)}' loading=", 1)
@@ -78,7 +78,7 @@ def _unfolding(artifact: Artifact, body: str, unfolded: bool) -> str:
 
 
 def decoding_warning(artifact: Artifact) -> str:
-    """Return the reason why the file is shown only after a click: its decoded size. Empty otherwise."""
+    """Return the reason why the file is shown only after a click, such as its decoded size; else an empty text."""
     if artifact.data is None:
         return ""
     if artifact.suffix in _PAGES:
@@ -142,7 +142,7 @@ def _pdf(artifact: Artifact, data: bytes) -> str:
 
 
 def _json(data: bytes) -> str:
-    """Indent JSON; anything else, or JSON that is nested too deep, stays unchanged."""
+    """Return indented JSON as HTML. Other text, and JSON that is nested too deep, is not indented."""
     text = text_of(data)
     with suppress(ValueError, RecursionError):
         text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)

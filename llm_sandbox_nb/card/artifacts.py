@@ -18,15 +18,15 @@ class Artifact:
     """A file of the output folder, with its content if known."""
 
     path: str
-    """Relative to the output folder, with `/`."""
+    """Path relative to the output folder, with `/` as separator."""
     mime: str
     size: int
     data: bytes | None = None
-    """The content; None if not shown."""
+    """The content; None if the file is not shown."""
     omitted: str = ""
     """Reason why `data` is None."""
     href: str | None = None
-    """Path of the file, relative to the notebook."""
+    """Path of the file relative to the notebook's folder; None if the file is elsewhere."""
 
     @property
     def suffix(self) -> str:
@@ -37,7 +37,7 @@ class Artifact:
 def load_artifacts(
     saved: Iterable[ArtifactSaved], folder: Path | None, *, each: int, together: int
 ) -> list[Artifact]:
-    """Load the content of files of at most `each` bytes, and of at most `together` bytes in total."""
+    """Load files. Content is left out if a file exceeds `each` bytes, or the rest of `together` bytes."""
     artifacts = []
     for file in saved:
         artifact = _load(file, folder, min(each, together), each)
@@ -66,7 +66,7 @@ def _load(saved: ArtifactSaved, folder: Path | None, room: int, each: int) -> Ar
 
 
 def relative_path(path: Path | None) -> str | None:
-    """Return the path from the working directory, which is the notebook's folder; None for a path elsewhere."""
+    """Return the path relative to the working directory, which is the notebook's folder; None for a path elsewhere."""
     if path is None:
         return None
     try:

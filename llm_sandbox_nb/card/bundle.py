@@ -1,6 +1,6 @@
-"""The durable part of the card: all events and files as JSON, within bounds, compressed, for the trajectory view.
+"""The record in a saved card for the trajectory view: all events and files as compressed JSON, within size limits.
 
-`labextension/src/packed.ts` and `embedded.ts` read it.
+`labextension/src/packed.ts` and `embedded.ts` read the record.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 MIME = "application/vnd.llm-sandbox.trajectory+json"
 _CLIP_CHARACTERS = (100_000, 20_000, 4_000, 1_000, 200)
-"""Maximum characters of each text in an event, in falling order: the first that lets all events fit is used."""
+"""Maximum characters of each text in an event. The first number is used that makes all events fit `Caps.events`."""
 
 
 @dataclass(frozen=True)
 class Caps:
     """Size limits of the saved card. Data above a limit stays in the run's folder, and the card reports this.
 
-    Bytes of files are counted raw; incompressible data is a third larger in a notebook, as base64.
+    The limits count the bytes of the files themselves. In a notebook, base64 makes incompressible data a third larger.
     """
 
     artifact: int = 1_000_000
-    """Bytes of one embedded file."""
+    """Maximum bytes of one embedded file."""
     run: int = 10_000_000
-    """Bytes of all embedded files of a run."""
+    """Maximum bytes of all embedded files of a run."""
     events: int = 5_000_000
-    """Characters of all events in the bundle; longer texts within them are clipped until they fit."""
+    """Maximum characters of all events in the bundle. Long texts in the events are clipped until the events fit."""
     text: int = 20_000
-    """Characters shown of the task and of the answer once the run is over."""
+    """Maximum shown characters of the task, and of the answer, once the run is over."""
     live_text: int = 4_000
-    """Characters shown of one text during the run."""
+    """Maximum shown characters of one text during the run."""
     live_files: int = 300_000
-    """Bytes of files shown during the run."""
+    """Maximum bytes of the files that are shown during the run."""
 
 
 def trajectory_json(
     trajectory: Trajectory, artifacts: Iterable[Artifact], caps: Caps, places: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
-    """Return `events` as in the journal, without repetitions, and `artifacts` by path.
+    """Return the record: `events` as in the journal, but without repetitions, and `artifacts` by path.
 
-    `text_limit` is set if texts are clipped. `places` maps a file to the number of the figure that already shows it
-    on the card's page: its content is not stored here again.
+    `text_limit` is None if no text is clipped. `places` maps a file to the number of a figure on the card's page. This
+    figure holds the content of the file, so the record does not store the content again.
     """
     places = places or {}
     events, limit = _events(trajectory.events, caps.events)
@@ -67,9 +67,9 @@ def trajectory_json(
 
 
 def live_json(run_id: str, folder: str | None) -> dict[str, Any]:
-    """Return a short reference to the record of a live run: the page gets the events from the server.
+    """Return a short reference to the record of a live run. The page gets the events from the server.
 
-    `folder` is the folder of the record, relative to the notebook's folder; None for a folder elsewhere.
+    `folder` is the record's folder relative to the notebook's folder, or None if the record is elsewhere.
     """
     live = {"run_id": run_id, "server": True, "folder": folder}
     bare = {"schema_version": ev.SCHEMA_VERSION, "run_id": run_id, "events": [], "text_limit": None}
@@ -77,7 +77,7 @@ def live_json(run_id: str, folder: str | None) -> dict[str, Any]:
 
 
 def artifact_json(artifact: Artifact, place: int | None = None) -> dict[str, Any]:
-    """Return a file with its content, the number of the figure that holds it, or the reason why it is missing."""
+    """Return a file with its content, the number of the figure with the content, or the reason for its absence."""
     entry: dict[str, Any] = {"mime": artifact.mime, "size": artifact.size}
     if artifact.href:
         entry["href"] = artifact.href
@@ -123,7 +123,10 @@ MAX_UNPACKED_BYTES = 64 * 1024 * 1024
 
 
 def packed(bundle: dict[str, Any]) -> dict[str, Any]:
-    """Compress the events and files of a bundle into one text: base64 of their JSON, compressed with zlib."""
+    """Compress the events and files of a bundle into one text: their JSON, compressed with zlib, as base64.
+
+    A bundle that is larger than `MAX_UNPACKED_BYTES` is returned unchanged.
+    """
     whole = {name: bundle[name] for name in ("events", "artifacts")}
     data = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
     if len(data) > MAX_UNPACKED_BYTES:

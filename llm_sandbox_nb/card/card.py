@@ -1,7 +1,7 @@
 """The card of a run: the MIME bundle that a notebook shows, updates in place, and saves.
 
 The bundle has three parts. The HTML page is for front ends without the extension: state, task, answer, files, facts,
-and a line for each step. The record is complete within `Caps`; the extension shows the record and not the page. The
+and a line for each step. The extension shows the record, which is complete within `Caps`, and not the page. The
 plain text is for terminals and front ends without HTML. A run or file that is the last value of a cell is shown in the
 same way. `card/facts.py` makes the line with steps, tokens, time and cost.
 """
@@ -41,7 +41,7 @@ class Card:
     ) -> None:
         self.caps = caps or Caps()
         self.folder = folder
-        """The run's folder; None until known."""
+        """The run's folder; None while the folder is unknown."""
         self.trajectory = trajectory or Trajectory()
         self._files: dict[tuple[str, str], str] = {}
 
@@ -50,15 +50,15 @@ class Card:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Metadata, needed with every bundle: an update without metadata erases the earlier metadata."""
+        """Metadata to send with every bundle, because an update without metadata erases the earlier metadata."""
         start = self.trajectory.start
         return {
             "llm_sandbox": {"run_id": start.run_id if start else None, "schema_version": ev.SCHEMA_VERSION}
         }
 
     def live(self) -> Bundle:
-        """Return the run so far: bounded, without the durable part."""
-        # This page has no buttons: where it is shown, a page cannot reach a busy kernel.
+        """Return the bundle of the run so far, with limited size and without the record."""
+        # This page has no buttons, because front ends that show the page cannot reach a busy kernel.
         stop = ["Interrupt the cell to stop the run."] if self.trajectory.start else []
         notes = [*self.trajectory.notes[-2:], *stop]
         return {
@@ -69,7 +69,7 @@ class Card:
         }
 
     def final(self) -> Bundle:
-        """Return the whole run, within the caps."""
+        """Return the bundle of the whole run, within the caps."""
         trajectory, caps = self.trajectory, self.caps
         saved = trajectory.artifacts.values()
         artifacts = load_artifacts(saved, self.folder, each=caps.artifact, together=caps.run)
@@ -106,7 +106,7 @@ class Card:
         return text_of(artifact.data).strip() == answer.strip()
 
     def _where(self, artifacts: list[Artifact], text_limit: int | None) -> list[str]:
-        """Return a note that names the run's folder if some data is only there."""
+        """Return a note that names the run's folder, and the data that is only in that folder."""
         missing = []
         if any(artifact.data is None for artifact in artifacts):
             missing.append("some files are only in the run's folder")
@@ -122,14 +122,14 @@ _SIGNS = {"bash": "$ ", "edit": "edit "}
 
 
 def _network(trajectory: Trajectory) -> list[str]:
-    """Return a note on the sandbox's allowed and refused connections, each line once."""
+    """Return a note that lists the sandbox's allowed and refused connections without repetitions."""
     lines = list(dict.fromkeys(connection.line for connection in trajectory.connections if connection.line))
     more = f"; and {len(lines) - _MAX_CONNECTIONS} more" if len(lines) > _MAX_CONNECTIONS else ""
     return [f"Network: {plain('; '.join(lines[:_MAX_CONNECTIONS]))}{more}"] if lines else []
 
 
 def card_text(trajectory: Trajectory, *, live: bool) -> str:
-    """Return the card as text: state and task, error and answer, files, facts; then a line for each step."""
+    """Return the card as text: state, task, error, answer, doubts, files and facts, and then a line for each step."""
     words = trajectory.state(live=live).words
     task = one_line(trajectory.start.task) if trajectory.start else ""
     lines = [f"{plain(words)}  {task}".rstrip()]
@@ -172,21 +172,20 @@ def _counts(added: int, removed: int) -> str:
 
 
 Display = tuple[dict[str, Any], dict[str, Any]]
-"""Data by media types, and metadata, as `_repr_mimebundle_` returns them."""
+"""Data by media type, and metadata, as `_repr_mimebundle_` returns them."""
 _MAX_SHOWN_BYTES = 10_000_000
-"""Maximum bytes of a file that is shown."""
 _BITMAPS = ("image/png", "image/jpeg", "image/gif")
 """Types that every front end shows as a picture and never as a page."""
 
 
 def run_display(run: RunRecord) -> Display:
-    """Return the card of a run, as its cell shows it."""
+    """Return the display of a run: the same card as in the cell of the run."""
     card = Card(folder=run.folder, trajectory=run.trajectory)
     return card.final() if run.context.session is None else card.live(), card.metadata
 
 
 class ShownFile(RunFile):
-    """A file that the model left, shown in a cell by its kind: a picture, a page without scripts, sound, text."""
+    """A file that the model left. A cell shows the file as a picture, a page without scripts, sound or text."""
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         files = self.path

@@ -18,7 +18,7 @@ from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 CAPS = Caps(artifact=25_000_000, run=100_000_000, events=200_000_000)
-"""Larger caps than in a notebook: the file holds a single run, and nobody edits the file."""
+"""Caps of an exported file. They are larger than in a notebook, because the file holds one run and nobody edits it."""
 
 _VIEW = """\
 <main id="llm-sandbox-view"><noscript>Allow scripts: this page shows the run with its own.</noscript></main>
@@ -54,8 +54,8 @@ class ExportError(LLMSandboxError):
 def export_html(run: RunRecord, path: str | Path, caps: Caps = CAPS) -> Path:
     """Write the run as one HTML file; data beyond `caps` is left out, and the page reports this.
 
-    The file is replaced atomically. Without the built view the file holds the card, which needs no script. A link
-    is followed, but not in the run's own folder, which someone else may have made.
+    The file is replaced atomically. Without the built view the file holds the card, which needs no script. A
+    symbolic link at `path` is followed, except in the run's own folder, because someone else may have made the link.
 
     Raises:
         ExportError: if the record is empty, or the file cannot be written.
@@ -74,7 +74,7 @@ def export_html(run: RunRecord, path: str | Path, caps: Caps = CAPS) -> Path:
 
 
 def page(run: RunRecord, caps: Caps = CAPS) -> str:
-    """Return the HTML of the page."""
+    """Return the HTML of the exported file."""
     trajectory = run.trajectory
     title = first_line(plain(trajectory.start.task if trajectory.start else ""), 80) or "Run"
     # The page loads and sends nothing. Frames with HTML of the model inherit this policy and add another one.

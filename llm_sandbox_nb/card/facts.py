@@ -33,7 +33,7 @@ def facts_html(trajectory: Trajectory, *, live: bool) -> str:
 
 
 def findings(trajectory: Trajectory) -> list[tuple[int, str]]:
-    """Return pairs of a step and a text, for the first error and the number of changed files (step 0)."""
+    """Return pairs of step number and text: one for the first error, and one with step 0 for the changed files."""
     last = (step.number for step in trajectory.steps[-1:] if step_failed(step))
     number = trajectory.first_failure or next(last, 0)
     changed = len(trajectory.changed_paths)
@@ -42,7 +42,7 @@ def findings(trajectory: Trajectory) -> list[tuple[int, str]]:
 
 
 def figures(trajectory: Trajectory) -> list[str]:
-    """Return steps, tokens, time, model and cost, if known."""
+    """Return texts about steps, tokens, time, model and cost, as far as they are known."""
     usage = trajectory.usage
     parts = [plural(trajectory.steps_done, "step")]
     if usage.total_tokens:
@@ -62,20 +62,20 @@ def figures(trajectory: Trajectory) -> list[str]:
 
 
 def _seconds(trajectory: Trajectory) -> float:
-    """Return the seconds since the start; 0 if not recorded."""
+    """Return the duration of the run so far in seconds; 0 if the start of the run is not recorded."""
     if trajectory.finish:
         return trajectory.finish.wall_time
     return max(0.0, time.time() - trajectory.start.time) if trajectory.start else 0.0
 
 
 def step_anchor(trajectory: Trajectory, number: int) -> str:
-    """Return the id of a step's element, different for each run and without text of a model."""
+    """Return the HTML id of a step. The id differs from run to run, and contains no text of a model."""
     run = trajectory.start.run_id if trajectory.start else ""
     return f"lsn-{hashlib.sha256(run.encode('utf-8', 'replace')).hexdigest()[:10]}-{number}"
 
 
 def _protection_html(protection: dict[str, Any]) -> str:
-    """Return a chip that unfolds to the list of protections and of gaps."""
+    """Return a chip that unfolds to the protections of the sandbox and their gaps."""
     lines = [protection_text(protection), *(protection.get(key) for key in ("protects", "does_not_protect"))]
     body = "".join(f"<div>{escape(clip(str(line), 500))}</div>" for line in lines if line)
     bad = "" if isolates(protection.get("isolation")) else " lsn-r"

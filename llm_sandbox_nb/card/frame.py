@@ -1,6 +1,6 @@
 """The isolated frame in which a page made by the model is shown, at first without its scripts.
 
-`labextension/src/artifacts/frame.ts` is the same for the trajectory view.
+`labextension/src/artifacts/frame.ts` makes the same frame for the trajectory view.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llm_sandbox_nb.encoded_text import text_of
 
 
 def _policy(*, scripts: bool) -> str:
-    """Return the content security policy, as `policy` in `labextension/src/artifacts/frame.ts`, without a network."""
+    """Return a content security policy without network access, as `policy` in `labextension/src/artifacts/frame.ts`."""
     return "; ".join(
         [
             "default-src 'none'",
@@ -55,7 +55,7 @@ PRELUDE = (
     "for(const one of [window,HTMLElement.prototype,SVGElement.prototype]){const focus=one.focus;"
     "one.focus=function(how){if(document.hasFocus())focus.call(this,how)}}</script>"
 )
-"""Script that runs before those of the page; a copy of `PRELUDE` in `labextension/src/artifacts/frame.ts`."""
+"""Script that runs before the scripts of the document: a copy of `PRELUDE` in `labextension/src/artifacts/frame.ts`."""
 _POWERS = """
 accelerometer aria-notify autoplay browsing-topics camera captured-surface-control clipboard-read clipboard-write
 compute-pressure deferred-fetch deferred-fetch-minimal digital-credentials-create digital-credentials-get
@@ -67,17 +67,18 @@ private-state-token-redemption publickey-credentials-create publickey-credential
 speaker-selection storage-access summarizer sync-xhr translator unload usb window-management xr-spatial-tracking
 """
 DENIED = "; ".join(f"{power} 'none'" for power in _POWERS.split())
-"""The permissions policy of both frames: it denies every power that a browser could grant."""
+"""Permissions policy of both frames, which denies every feature that a browser could grant."""
 
 
 def sandboxed_frame(document: bytes, *, height: int = 420) -> str:
     """Return `document` in a frame of `height` pixels; its scripts run only after a person's click.
 
     The document is in a frame inside another frame. The inner frame has an opaque origin, so it cannot reach the page,
-    and its policy forbids loading. A policy does not prevent the document from navigating elsewhere (`location = ...`,
-    a refresh); the `frame-src` of the outer frame does. The outer frame is `frame.html`, with a script of this package
-    only. While scripts of the document run, a button covers the inner frame, as in the view's `focus.ts`: only a click
-    gives the inner frame the keyboard, and a document that takes the keyboard without a click is stopped.
+    and its policy forbids loading. The policy does not prevent the document from navigating elsewhere (a
+    refresh, `location = ...`), but the `frame-src` of the outer frame does. The outer frame is `frame.html`, whose only
+    script comes from this package. While scripts of the document run, a button covers the inner frame, as in the
+    view's `focus.ts`: only a click gives the inner frame the keyboard, and a document that takes the keyboard without a
+    click is stopped.
     """
     page, runs = static_page(text_of(document))
     values = {

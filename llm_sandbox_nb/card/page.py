@@ -24,7 +24,7 @@ _COLOURS = {
     "run": "#3b78c4",
     "away": "#e5534b",
 }
-"""Colours of the sign before the state, inline because a style sheet may be missing; visible on light and dark."""
+"""Colours of the sign before the state. They are inline because a style sheet may be missing."""
 _TINTS = {"bad": " lsn-r", "human": " lsn-y"}
 _ICONS = {"bash": "$", "edit": "✎", "submit": "✓"}
 _MAX_ROWS = 200
@@ -35,7 +35,7 @@ _MAX_OPEN_FILES = 12
 
 
 def run_html(trajectory: Trajectory, files: list[str], notes: list[str], *, limit: int, live: bool) -> str:
-    """Return the whole card. `files` are figures as HTML; each text has about `limit` characters at most."""
+    """Return the whole card. `files` holds figures as HTML. Each text is clipped to about `limit` characters."""
     rows, hidden = listed_rows(trajectory, live=live)
     lines = "".join(f"<div class='lsn-quiet'>{escape(clip(note, 500))}</div>" for note in notes)
     parts = [
@@ -53,7 +53,7 @@ def run_html(trajectory: Trajectory, files: list[str], notes: list[str], *, limi
 
 
 def header_html(trajectory: Trajectory, limit: int, *, live: bool) -> str:
-    """Return one line: the state of the run and its task; a long task unfolds."""
+    """Return one line with the state and the task of the run. A long task unfolds."""
     state = trajectory.state(live=live)
     sign = f"<span style='color:{_COLOURS[state.meaning]}'>●</span>"
     task = _task(trajectory.start.task, limit) if trajectory.start else ""
@@ -68,7 +68,7 @@ def _task(task: str, limit: int) -> str:
 
 
 def result_html(trajectory: Trajectory, limit: int) -> str:
-    """Return the error, and the answer, read as Markdown."""
+    """Return the error, the answer rendered from Markdown, and the newest check."""
     finish = trajectory.finish
     error = (
         f"<div class='lsn-bad'>{escape(clip(finish.error, 2_000))}</div>" if finish and finish.error else ""
@@ -80,7 +80,10 @@ def result_html(trajectory: Trajectory, limit: int) -> str:
 
 
 def check_html(trajectory: Trajectory) -> str:
-    """Return the newest check: its verdict, and its command and output, unfolded if the check did not pass."""
+    """Return the verdict of the newest check, which unfolds to command, output and notes.
+
+    The check is already unfolded if it did not pass or has notes.
+    """
     if not trajectory.checks:
         return ""
     check = trajectory.checks[-1]
@@ -100,7 +103,7 @@ def check_html(trajectory: Trajectory) -> str:
 
 
 def doubts_html(trajectory: Trajectory, *, live: bool) -> str:
-    """Return the doubts in one line, each a link to its step."""
+    """Return the doubts in one line. Once the run is over, a doubt links to its step."""
     parts = []
     for doubt in doubts_of(trajectory):
         line = escape(doubt.line)
@@ -119,8 +122,11 @@ def files_html(files: list[str]) -> str:
 
 
 def listed_rows(trajectory: Trajectory, *, live: bool) -> tuple[list[Step | CalmSteps], int]:
-    """Return the rows to list, and the number of earlier steps left out. Successive uneventful steps share a row."""
-    if live:  # at most this many rows, so that the cost of an update does not grow with the run
+    """Return the rows to list, and the number of earlier steps that are left out.
+
+    Once the run is over, successive uneventful steps share a row.
+    """
+    if live:  # a fixed number of rows, so that the cost of an update does not grow with the run
         return [*trajectory.steps[-_MAX_LIVE_ROWS:]], max(0, len(trajectory.steps) - _MAX_LIVE_ROWS)
     rows = step_rows(trajectory, live=live)[-_MAX_ROWS:]
     shown = sum(len(row.steps) if isinstance(row, CalmSteps) else 1 for row in rows)
@@ -149,7 +155,7 @@ def _row_html(trajectory: Trajectory, row: Step | CalmSteps, *, live: bool) -> s
 
 
 def _step_html(trajectory: Trajectory, step: Step, *, live: bool) -> str:
-    """Return a step in one line, with spaces between all parts, for places without a style sheet."""
+    """Return a step in one line. Spaces separate all parts, because a style sheet may be missing."""
     line = shown_line(trajectory, step, live=live)
     tint = " lsn-x" if step_failed(step) else "" if line.tool == "bash" else f" lsn-{line.tool}"
     what = f"<code>{escape(line.what)}</code>" if line.what else ""
@@ -171,7 +177,7 @@ def _counts(added: int, removed: int) -> str:
 
 
 def _output_html(trajectory: Trajectory, limit: int) -> str:
-    """Return the end of the running call's output so far."""
+    """Return the newest lines of output from the running call."""
     calls = trajectory.steps[-1].calls if trajectory.steps else []
     tail = next((call.live_output for call in calls if call.live_output and not call.finished), "")[-limit:]
     lines = tail.rstrip("\n").split("\n")[-TAIL_LINES:]
@@ -179,12 +185,12 @@ def _output_html(trajectory: Trajectory, limit: int) -> str:
 
 
 def card_html(body: str) -> str:
-    """Return the card that consists of these parts."""
+    """Return a card with this content and its own style sheet."""
     return f"<div class='lsn'>{style()}{body}</div>"
 
 
 @cache
 def style() -> str:
-    """Return the style sheet. Every card has a copy, because a notebook's outputs can be moved and deleted alone."""
+    """Return the style sheet. Every card has a copy, because each output of a notebook can be moved or deleted."""
     rules = re.sub(r"/\*.*?\*/\n|\n *", "", card_file("card.css"), flags=re.DOTALL)
     return f"<style>{rules}</style>"

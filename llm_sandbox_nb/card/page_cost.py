@@ -1,6 +1,6 @@
-"""Estimate of the elements and memory of a page without its scripts, before display.
+"""Estimate of the elements and memory that a page without its scripts needs, made before the page is shown.
 
-The view counts the same in `labextension/src/artifacts/page-cost.ts`.
+The view makes the same estimate in `labextension/src/artifacts/page-cost.ts`.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _VOID = frozenset(
 _MAX_OPEN_ELEMENTS = 100
 """Maximum number of open elements that are remembered."""
 _MAX_DEPTH = 3
-"""Maximum depth of counted drawings within drawings."""
+"""Maximum depth to which drawings within drawings are counted."""
 
 
 def unfolding_warning(text: str) -> str:
-    """Return a sentence if a page has too many elements even to be sanitised; otherwise an empty text."""
+    """Return a warning if a page has too many elements even to be sanitised; otherwise an empty text."""
     elements, _ = page_cost(text)
     return f"This page unfolds to {format_count(elements)} elements." if elements > MAX_ELEMENTS else ""
 
 
 def decoded_warning(text: str) -> str:
-    """Return a sentence if a page waits for a click because its decoded content is large; otherwise an empty text."""
+    """Return a warning if the decoded content is so large that the page waits for a click; otherwise an empty text."""
     elements, decoded = page_cost(text)
     return (
         f"The content of this page decodes to {format_size(decoded)}."
@@ -48,12 +48,12 @@ def decoded_warning(text: str) -> str:
 
 
 def page_cost(text: str, depth: int = 0) -> tuple[int, int]:
-    """Return the number of elements, and the bytes of pictures, drawings and fonts in data addresses."""
+    """Return the number of elements, and the decoded bytes of pictures, drawings and fonts in `data:` addresses."""
     elements = open_tags = 0
     for end, formatting in _TAG.findall(text):
         if formatting:
             open_tags = max(0, open_tags - 1) if end else open_tags + 1
-        # browsers repeat formatting that is never closed in each later element
+        # browsers repeat an unclosed formatting element in each later element
         elements += 0 if end else 1 + max(0, open_tags - 3)
     if depth > _MAX_DEPTH:
         return _MANY, 0
@@ -74,9 +74,9 @@ class _Named:
     """An element with an id."""
 
     elements: int = 0
-    """Number of elements inside, plus 1."""
+    """Number of elements inside, including this element."""
     uses: list[str] = field(default_factory=list)
-    """Ids of the elements that are copied inside."""
+    """Ids of the elements that `<use>` copies into this element."""
 
 
 class _Count(HTMLParser):
@@ -129,7 +129,7 @@ class _Count(HTMLParser):
             self._addresses(data)
 
     def copied(self, name: str, within: int) -> int:
-        """Return the number of elements that `<use>` of this id adds, including nested `<use>` elements."""
+        """Return the number of elements that a `<use>` of this id adds. Nested `<use>` elements are included."""
         if name in self._sizes or within > 100:
             return self._sizes.get(name, _MANY)
         self._sizes[name] = 1  # browsers do not draw circular references
@@ -139,7 +139,7 @@ class _Count(HTMLParser):
         return self._sizes[name]
 
     def _addresses(self, text: str) -> None:
-        """Count the content of data addresses in a text. In CSS, any letter may be written as its number."""
+        """Count the content of the `data:` addresses in a text. CSS may write any letter as its character code."""
         if len(text) < 20:
             return
         plain = _NUMBERED.sub(lambda found: chr(min(int(found[1], 16), 0x10FFFF)), text)

@@ -1,8 +1,8 @@
-"""Memory of a decoded picture, from its headers.
+"""Memory that a decoded picture needs, read from the headers of the file.
 
 The format is read from the content and not from the name, as in browsers: a file named .png may hold any format. The
-view reads the same in `labextension/src/artifacts/picture-size.ts`, and AVIF too; tests/data/media_sizes.json has
-files for both.
+view does the same in `labextension/src/artifacts/picture-size.ts`, and also reads AVIF. tests/data/media_sizes.json
+has test files for both.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 MAX_DECODED_BYTES = 128 * 2**20
-"""Bytes of a decoded picture that is shown without a click."""
+"""Maximum bytes of a decoded picture that is shown without a click."""
 
 
 @dataclass(frozen=True)
 class PictureSize:
-    """The largest picture of a file."""
+    """Size of the largest picture in a file."""
 
     width: int
     height: int
     frames: int = 1
     """Number of frames of an animation."""
     depth: int = 4
-    """Bytes of a pixel during decoding."""
+    """Bytes that each pixel needs during decoding."""
 
     @property
     def decoded(self) -> int:
@@ -34,7 +34,7 @@ class PictureSize:
 
 
 def picture_size(data: bytes) -> PictureSize | None:
-    """Return the size from the headers; None if browsers do not decode the format, and for AVIF."""
+    """Return the size in the headers; None for AVIF, for other unknown formats, and for damaged headers."""
     for begins, read in _READERS:
         if begins.match(data):
             try:
@@ -135,7 +135,7 @@ def _bmp(data: bytes) -> PictureSize:
 
 
 def _icon(data: bytes) -> PictureSize:
-    """Return the largest picture of an icon file, which may contain a large PNG."""
+    """Return the size of the largest picture in an icon file, which may contain a large PNG."""
     sizes = [PictureSize(256, 256)]
     for entry in range(min(_u16(data, 4, "<"), 256)):
         at = _u32(data, 6 + 16 * entry + 12, "<")

@@ -2,9 +2,9 @@
 
     python -m llm_sandbox_nb.card.saved FOLDER
 
-The Jupyter server runs this to put the card into a notebook that was saved while the run was live. A separate process
-reads the record, so that a damaged or very large record does not slow the server. Paths of files are relative to the
-working folder, which is the notebook's folder.
+The Jupyter server runs this module to put the card into a notebook that was saved while the run was live. A separate
+process reads the record, so that a damaged or very large record does not slow the server. Paths of files are relative
+to the working folder, which is the notebook's folder.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from llm_sandbox_nb.trajectory.journal import JournalError, is_being_written, re
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 UNREADABLE, RUNNING = 3, 4
-"""Exit codes: the record is missing or invalid; a process still executes the run."""
+"""Exit codes: the record is missing or invalid (3), or a process still executes the run (4)."""
 
 
 def main() -> int:
-    """Print the card of the run in the given folder; without a card, the exit code is the reason."""
+    """Print the card of the run in the given folder. Return 0, or the exit code for the reason if there is no card."""
     folder = Path(sys.argv[1])
     try:
         if is_being_written(folder):

@@ -13,18 +13,18 @@ _REMOVED = (*_PROGRAMS, "noscript", "template")
 """Elements that are removed with their content; other forbidden elements leave their content behind."""
 _ADDRESSES = frozenset(["href", "xlink:href", "src"])
 _EMBEDDED_PATTERN = re.compile(r"\s*(?:#|data:(?:image|audio|video|font)/)", re.IGNORECASE)
-"""Addresses allowed without scripts: places in the page itself, and embedded pictures and sound."""
+"""Matches the allowed addresses: places in the page itself, and embedded pictures, sound, video and fonts."""
 _SCRIPT = re.compile(r"\s*javascript:", re.IGNORECASE)
 _ROOTS = ("html", "body")
 _ROOT_ATTRIBUTES = ("class", "id", "style", "lang", "dir", "bgcolor", "text")
 
 
 def static_page(text: str) -> tuple[str, bool]:
-    """Remove the scripts of an HTML or SVG file. Return the page, which needs a policy, and True if there were scripts.
+    """Remove the scripts of an HTML or SVG file. Return the page, which needs a policy, and True if scripts were found.
 
-    Nothing in the result runs, loads or navigates. All attributes with an address are removed, because a policy and a
-    sandbox are not enough: Chromium looks up the host of a frame, form or link, and connects to it, before the policy
-    refuses the address, so a host name could contain secret data. The view does the same in
+    Nothing in the result runs, loads or navigates. Attributes with an address outside the page are removed, because
+    a policy and a sandbox are not enough: Chromium looks up the host of a frame, form or link, and connects to it,
+    before the policy refuses the address, so a host name could contain secret data. The view does the same in
     `labextension/src/artifacts/static-page.ts`.
     """
     import nh3
@@ -53,7 +53,7 @@ def _kept_attribute(tag: str, name: str, value: str) -> str | None:
 
 
 class _Scan(HTMLParser):
-    """Scan for the attributes of `html` and `body`, which a cleaned fragment lacks, and for scripts."""
+    """Parser that finds scripts, and the attributes of `html` and `body`, which a cleaned page lacks."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)

@@ -1,7 +1,7 @@
 """The first rows of tables, and the number of rows left out.
 
-Parquet is read by a separate process with limited memory and time: a file of two kilobytes can hold gigabytes of text,
-which would kill the kernel.
+A separate process with limited memory and time reads Parquet, because a file of two kilobytes can hold gigabytes of
+text, which would kill the kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_ROWS = 30
 _MAX_COLUMNS = 20
 _CELL_CHARACTERS = 80
 _MEMORY_BYTES = 2 * 1024**3
-"""Maximum bytes of address space of the reading process."""
+"""Maximum address space of the reading process, in bytes."""
 _TIMEOUT_SECONDS = 30.0
 
 _READER = """
@@ -59,13 +59,13 @@ json.dump(found, sys.stdout)
 
 
 class UnreadableTableError(LLMSandboxError):
-    """Raised if the file cannot be read; the message is the reason, without a full stop."""
+    """Raised if a table cannot be read. The message is the reason without a full stop."""
 
 
 def first_rows(data: bytes, longest: int) -> dict[str, Any]:
     """Return the beginning of a Parquet file: `columns` with name and type, `rows` as texts, `total_rows`, `width`.
 
-    At most `_MAX_ROWS` rows and `_MAX_COLUMNS` columns, each text cut to `longest` characters.
+    The result has at most `_MAX_ROWS` rows and `_MAX_COLUMNS` columns. Each text is cut to `longest` characters.
 
     Raises:
         UnreadableTableError: if the file is not Parquet, or needs too much memory or time.
@@ -92,7 +92,7 @@ def first_rows(data: bytes, longest: int) -> dict[str, Any]:
 
 
 def table_html(header: Sequence[str], rows: Iterable[Sequence[str]], note: str, width: int) -> str:
-    """Return a table of at most `_MAX_COLUMNS` columns, from a table of `width` columns, with `note` below."""
+    """Return a table as HTML with `note` below. Of the `width` columns, the first `_MAX_COLUMNS` are shown."""
     head = "".join(f"<th>{_cell(name)}</th>" for name in header[:_MAX_COLUMNS])
     body = "".join(
         f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row[:_MAX_COLUMNS])}</tr>" for row in rows
@@ -108,7 +108,7 @@ def _cell(text: str) -> str:
 
 
 def delimited_table(text: str, delimiter: str) -> str:
-    """Return the first rows of a CSV or TSV file."""
+    """Return the first rows of a CSV or TSV file as HTML."""
     if delimiter == "," and text.partition("\n")[0].count(";") > text.partition("\n")[0].count(","):
         delimiter = ";"
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
@@ -131,7 +131,7 @@ def parquet_preview(data: bytes) -> dict[str, Any] | None:
 
 
 def parquet_table(data: bytes) -> str:
-    """Return the first rows of a Parquet file."""
+    """Return the first rows of a Parquet file as HTML."""
     if find_spec("pyarrow") is None:
         return "<p class='lsn-quiet'>To see Parquet files here, install pyarrow in the notebook's environment.</p>"
     try:

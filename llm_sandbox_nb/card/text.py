@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def escape(text: str) -> str:
-    """Escape `text`, made plain first, for use between tags and in quoted attributes."""
+    """Make `text` plain, and escape the result for use between tags and in quoted attributes."""
     return html.escape(plain(text), quote=True)
 
 

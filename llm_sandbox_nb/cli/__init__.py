@@ -14,13 +14,13 @@ from llm_sandbox_nb.windows import NO_SANDBOX, is_windows
 
 ENDED_WELL = 0
 FAILED = 1
-"""Any other failure."""
+"""The command failed for a reason that has no exit code of its own."""
 USAGE = 2
-"""Invalid command line, or invalid file named there; nothing was started."""
+"""The command line, or a file that it names, is invalid. Nothing was started."""
 MODEL_ERROR = 3
 """The model could not be asked, or gave up."""
 SANDBOX_ERROR = 4
-"""No sandbox: engine or image missing, not allowed, or the sandbox died."""
+"""There is no sandbox: the engine or the image is missing or not allowed, or the sandbox died."""
 LIMIT_REACHED = 5
 """Steps, tokens, cost or time ran out before the model was done."""
 NO_ANSWER = 6
@@ -75,7 +75,7 @@ def exit_code(stop_reason: str | None, checked: str = "") -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; a failure prints one sentence to stderr."""
+    """Run a command and return its exit code. A failure prints a message to stderr."""
     if arguments is None:
         _require_utf8()
     for name in ("stdout", "stderr"):
@@ -108,9 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _require_utf8() -> None:
-    """Start this program again in Python's UTF-8 mode if the locale has another encoding of file names.
+    """Start this program again in Python's UTF-8 mode if the locale has another encoding for file names.
 
-    Names of files in sandboxes are UTF-8, and could not be written in an encoding such as Latin-1 or ASCII.
+    File names in sandboxes are UTF-8, and an encoding such as Latin-1 or ASCII lacks some of their characters.
     """
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"
@@ -118,7 +118,7 @@ def _require_utf8() -> None:
 
 
 def _drop_output() -> None:
-    """Discard the rest of the output to stdout, including Python's own at exit."""
+    """Discard the rest of the output to stdout, including the buffered output that Python writes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def benchmark_command(arguments: argparse.Namespace) -> int:
-    """List the tasks, run some, or report on results.
+    """List or run tasks, or report on, score or compare results.
 
     Raises:
         UsageError: if a named file, task or option is missing or invalid; nothing was started.
@@ -70,7 +70,7 @@ def _compare(out: Path, other: Path) -> int:
 
 
 def _until_over(made: Prepared, work: Callable[[list[Item]], Coroutine[Any, Any, object]]) -> int:
-    """Work on all items with a progress line, then print the report."""
+    """Run `work` on all items with a progress line, then print the report."""
     from llm_sandbox_nb.benchmark.item_pipeline import FatalError
     from llm_sandbox_nb.benchmark.progress import Progress
     from llm_sandbox_nb.benchmark.results import read_results
@@ -105,7 +105,7 @@ def _print_report(made: Prepared) -> int:
 
 
 async def _until_signal(work: Coroutine[Any, Any, object]) -> None:
-    """Await the work; SIGTERM and SIGHUP end it in order, like Ctrl-C."""
+    """Await `work`. SIGTERM and SIGHUP cancel the work as Ctrl-C does."""
     if task := asyncio.current_task():
         for number in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
@@ -140,6 +140,6 @@ class ProgressLine:
         return f"{self.progress.done}/{self.progress.total}{', ' if score else ''}{score}{errors}, {rate:.1f} a minute "
 
     def close(self) -> None:
-        """End the line."""
+        """End the progress line."""
         if self._terminal:
             print(file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb convert RUN OUT`: writes a run in another format, or another program's record as a journal."""
+"""`llm-sandbox-nb convert RUN OUT`: write a run in another format, or another program's record as a journal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def convert_command(arguments: argparse.Namespace) -> int:
     written: set[str] = set()
     for number, (name, trajectory) in enumerate(runs.items(), 1):
         out = arguments.out if len(runs) == 1 else _with_word(arguments.out, name)
-        if out in written:  # letters that file names lack, or the end of long names, make the difference
+        if out in written:  # two names can lead to the same file name
             out = _with_word(out, str(number))
         written.add(out)
         try:
@@ -56,7 +56,7 @@ def convert_command(arguments: argparse.Namespace) -> int:
 
 
 def _read(named: str) -> tuple[dict[str, Trajectory], Path]:
-    """Return the runs by name, and the folder with their long outputs if this package recorded them."""
+    """Return the runs by name, and the folder of the record, which holds the long outputs of this package's runs."""
     given, name = split_name(named)
     path = run_path(str(given))
     journal = path / JOURNAL if path.is_dir() else path.resolve()
@@ -96,7 +96,7 @@ def _form_of(out: str) -> str:
 
 
 def _with_word(out: str, word: str) -> str:
-    """Return the name of a file with a word inserted before its endings."""
+    """Return the name of a file with a word inserted before the suffixes."""
     path = Path(out)
     plain = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in word)[:80]
     stem, dot, endings = path.name.partition(".")
@@ -117,7 +117,7 @@ def _written(trajectory: Trajectory, folder: Path, form: str, out: str, *, conte
 
 
 def _write_journal(trajectory: Trajectory, folder: Path) -> Path:
-    """Write the events as a run folder of this package. Raises UsageError where there is a run already."""
+    """Write the events as a run folder of this package. Raises UsageError if the folder holds a run already."""
     if os.path.lexists(folder / JOURNAL):
         raise UsageError(f"{folder} holds a run already: choose another folder.")
     journal = Journal(folder)

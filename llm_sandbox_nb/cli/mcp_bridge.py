@@ -24,7 +24,7 @@ from llm_sandbox_nb.mcp_server.messages import (
 
 _PIECE_BYTES = 64 * 1024
 _LIST_TIMEOUT = 3.0
-"""Seconds for a server to list its open notebooks."""
+"""Maximum seconds to wait until a server has listed its open notebooks."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class OpenNotebook:
     """A notebook whose sandbox is open to outside agents."""
 
     notebook: str
-    """Path, as named by its server."""
+    """Path of the notebook, as the server names the notebook."""
     url: str
     """Address of the endpoint for the notebook's sandbox."""
     token: str
 
 
 async def open_notebooks(wanted: Path | None = None) -> list[OpenNotebook]:
-    """Return the open notebooks of this user's Jupyter servers on this machine, or only `wanted`."""
+    """Return the open notebooks of the user's Jupyter servers on this machine, or only the notebook `wanted`."""
     from jupyter_core.paths import jupyter_runtime_dir
 
     files = sorted(Path(jupyter_runtime_dir()).glob("jpserver-*.json"))
@@ -68,7 +68,10 @@ async def _open_at(file: Path, wanted: Path | None) -> list[OpenNotebook]:
 
 
 class Bridge:
-    """Forwards messages to the server and answers to the client. Cancelling a request closes its connection."""
+    """Bridge that forwards messages of the client to the server, and the server's answers to the client.
+
+    If the client cancels a request, the connection of the request is closed.
+    """
 
     def __init__(self, opened: OpenNotebook, write: Callable[[Json], None]) -> None:
         self._opened = opened
@@ -79,7 +82,7 @@ class Bridge:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, lines: AsyncIterator[bytes]) -> None:
-        """Pass on every line until the end."""
+        """Forward every line of the client until the input ends."""
         try:
             async for line in lines:
                 try:
@@ -196,11 +199,11 @@ class _Request:
             yield bytes(event.data)
 
     async def body(self) -> bytes:
-        """Return all of the answer."""
+        """Return the body of the answer."""
         return b"".join([piece async for piece in self._pieces()])
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield the data of each event of a stream."""
+        """Yield the data of each server-sent event in the answer."""
         rest = b""
         async for piece in self._pieces():
             *lines, rest = (rest + piece).split(b"\n")

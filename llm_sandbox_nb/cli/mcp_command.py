@@ -21,7 +21,7 @@ _NEW_SANDBOX_OPTIONS = ("isolation", "profile", "image", "network")
 
 
 class LocalHost:
-    """Executes calls in a sandbox of this process."""
+    """Host that executes calls in a sandbox of this process."""
 
     principal = "stdio"
 
@@ -53,7 +53,7 @@ def mcp_command(arguments: argparse.Namespace) -> int:
         raise UsageError(
             "--notebook uses the notebook's sandbox: leave out --isolation and other sandbox options."
         )
-    # stdout is for messages only, so the output of libraries is redirected.
+    # stdout is for messages only, so the output of libraries goes to stderr.
     messages, sys.stdout = sys.stdout.buffer, sys.stderr
     try:
         return asyncio.run(_serve(values, notebook, own, messages))

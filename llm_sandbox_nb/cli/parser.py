@@ -1,6 +1,7 @@
-"""Commands and flags of the command line. Values stay text here; `options.values` converts them.
+"""Commands and flags of the command line. Values stay text in this module; `options.values` converts them.
 
-A new command is a parser here, a row of `cli.__init__._MODULES`, and its function in the module named there.
+A new command needs a parser in this module, a row in `cli.__init__._MODULES`, and a function in the module that the
+row names.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ claude mcp add sandbox -- llm-sandbox-nb mcp --isolation bubblewrap
 
 
 def make_parser() -> tuple[Parser, dict[str, Parser]]:
-    """Return the parser of the whole command line, and those of the commands by name."""
+    """Return the parser of the whole command line, and the parsers of the commands by name."""
     from llm_sandbox_nb.version import __version__
 
     parser = Parser(prog="llm-sandbox-nb", description="Give a language model a computer and a task.")

@@ -1,4 +1,4 @@
-"""A run as plain text on a terminal, event by event: the same for a live run and a loaded one."""
+"""A run as plain text on a terminal, event by event. Live and loaded runs look the same."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from llm_sandbox_nb.trajectory.step_line import ending
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 LIVE_LINES = 20
-"""Number of lines that a live run shows of a long text: of its beginning, of its end, and of stderr."""
+"""Number of lines that a live run shows from the beginning of a long text, from its end, and from the end of stderr."""
 _MAX_LINE_CHARACTERS = 400
 
 _DECISION_LABELS = {
@@ -42,7 +42,7 @@ _DECISION_LABELS = {
 
 
 def harmless(text: str) -> str:
-    """Return `text` without keys, and with characters made visible that could command a terminal or reorder a line."""
+    """Return `text` without keys. Characters that could control a terminal or reorder a line are made visible."""
     return "".join(
         character if character in "\n\t" else visible(character) for character in without_keys(text)
     )
@@ -57,12 +57,12 @@ def protection_lines(protection: dict[str, Any]) -> Iterator[str]:
 
 
 class Printer:
-    """Printer of events. `lines` limits a block of text; None shows all.
+    """Printer of events. `lines` limits each text; None means no limit.
 
     `folder` is the run's folder, needed only to show large outputs of a loaded run in full. `trajectory` is given for
     a loaded run, because events of the current attempt do not show the last step of an earlier attempt. With `calm`,
-    successive uneventful steps share a line. A run asks its model while its sandbox starts: its steps are printed
-    only after the isolation is known.
+    successive uneventful steps share a line. A run asks its model while its sandbox starts, so steps are printed only
+    after the isolation is known.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ class Printer:
         self._limits: list[Any] = []
         self._usage = ev.Usage(cost=0.0)
         self._own = ""
-        """Tokens and cost of the newest reply, until they are printed."""
+        """Token count of the newest reply as text; empty once the count is printed."""
         self._early: list[ev.Event] | None = []
-        """Events of steps before the sandbox was ready; None afterwards."""
+        """Events that arrived before the sandbox was ready; None once it is ready."""
         self._calm = {step.number: row for row in calm for step in row.steps}
         self._status = Status()
         self._said = ""
-        """Sentence of the model's newest failure."""
+        """Message of the model's newest failure."""
         self._denied: set[str] = set()
-        """The calls that a person denied: their results are shown with the decision."""
+        """Ids of the calls that a person denied. Their results are shown with the decision."""
 
     def __call__(self, event: ev.Event) -> None:
         """Show one event.
@@ -114,7 +114,7 @@ class Printer:
         self._write(self._out.flush)
 
     def end(self) -> None:
-        """Print the steps that waited for the isolation."""
+        """Print the events that waited until the isolation was known."""
         early, self._early = self._early or (), None
         for event in early:
             self._show(event)
@@ -188,7 +188,7 @@ class Printer:
             self._say(f"\nSteps {row.numbers} · {' · '.join(filter(None, (row.words, row.figures)))}")
 
     def _checked(self, event: ev.Checked) -> None:
-        """Print the end of the check's output (all of it for a loaded run), and the verdict."""
+        """Print the last lines of the check's output, or all lines if there is no limit, and then the verdict."""
         lines = self._text(event.output).rstrip().split("\n")
         shown = lines if self._lines is None else lines[-self._lines :]
         if len(shown) < len(lines):
@@ -203,7 +203,7 @@ class Printer:
             self._say(f"  left out: {reason}")
 
     def _rewound(self, event: ev.Rewound) -> None:
-        """Print the target of a rewind, and the fate of the steps after that."""
+        """Print the target of a rewind. State that the later steps are kept as an earlier attempt."""
         last = self._step if self._trajectory is None else self._trajectory.step_at(event.id)
         if event.what == "files":
             self._say(f"\nFiles rewound to {_place(event.step)}")
@@ -232,7 +232,10 @@ class Printer:
                 self._block(message_text(event.message), "  ")
 
     def _failed(self, event: ev.ModelFailed) -> None:
-        """Print a failure before the next attempt, each sentence once; the last failure is printed at the end."""
+        """Print a failure that is followed by another attempt.
+
+        A message that repeats is not printed again. The end of the run prints the last failure.
+        """
         said, self._said = self._said, event.message
         if event.retry_in is not None:
             what = "failed again" if event.message == said else f"failed: {event.message}"
@@ -344,7 +347,7 @@ class _Block:
         self._rest: dict[str, str] = {}
         """Incomplete last line of each stream."""
         self._last: dict[str, deque[tuple[int, str]]] = {}
-        """Numbers and texts of the last lines: of all output, and of stderr."""
+        """Numbers and texts of the last lines, for all output together and for stderr alone."""
         self.used = False
 
     def add(self, text: str, stream: str = "stdout") -> None:
@@ -380,7 +383,7 @@ class _Block:
 
 
 def doubts_text(doubts: list[ev.Doubt]) -> str:
-    """Return doubts on one line with a title, to be printed under the answer; empty without doubts."""
+    """Return the doubts on one line with a title, to be printed under the answer; empty if there are no doubts."""
     return f"Doubts     {harmless(doubts_line(doubts))}" if doubts else ""
 
 

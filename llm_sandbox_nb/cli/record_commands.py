@@ -95,7 +95,7 @@ def _confirmed() -> bool:
 
 
 def show_command(arguments: argparse.Namespace) -> int:
-    """Print the current attempt of a run, calm steps in one line, or with `--all` every event.
+    """Print the current attempt of a run, with uneventful steps in one line. With `--all`, print every event.
 
     A killed run is printed up to its last event.
 
@@ -156,7 +156,7 @@ def show_command(arguments: argparse.Namespace) -> int:
 
 
 def _current_attempt(trajectory: Trajectory) -> Iterator[ev.Event]:
-    """Yield the events of the current attempt, with each rewind after its target event."""
+    """Yield the events of the current attempt, and each rewind after the event to which the rewind led."""
     undone = {rewind.undo_of for rewind in trajectory.rewinds if rewind.undo_of}
     led_here: dict[str, list[ev.Event]] = {}
     for earlier in trajectory.rewinds:
@@ -168,7 +168,7 @@ def _current_attempt(trajectory: Trajectory) -> Iterator[ev.Event]:
 
 
 def _open_end(trajectory: Trajectory, folder: Path, *, live: bool) -> str:
-    """Describe where a run without an end stopped, and how to continue the run."""
+    """Return a message about a run without an end: the state of the run, and the command that continues the run."""
     words = trajectory.state(live=live).words
     if live:
         return f"{words}: the run is not over."
@@ -176,7 +176,7 @@ def _open_end(trajectory: Trajectory, folder: Path, *, live: bool) -> str:
 
 
 def export_command(arguments: argparse.Namespace) -> int:
-    """Write the file and print its path.
+    """Write the run as an HTML file and print the path of the file.
 
     Raises:
         UsageError: if the run is missing or cannot be read, or the file cannot be written.
@@ -243,14 +243,14 @@ def analyze_command(arguments: argparse.Namespace) -> int:
 
 
 def _shown(value: object) -> str:
-    """Return a cell of the table; a dash where nothing is known."""
+    """Return a value of the table as text; a dash if the value is unknown."""
     if value is None or value != value:
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def load_run(named: str) -> Run:
-    """Load the run with this path, id or part of an id; `FILE#NAME` is a run in a file. Raises UsageError."""
+    """Load the run with this path, id or part of an id. `FILE#NAME` names a run in a file. Raises UsageError."""
     from llm_sandbox_nb.runs.run import Run
 
     given, name = split_name(named)
@@ -266,14 +266,14 @@ def load_run(named: str) -> Run:
 
 
 def check_not_record(out: str, run: str) -> None:
-    """Check that the file to write is not the record that is read. Raises UsageError."""
+    """Raise UsageError if the file to write is the record that is read."""
     record = run_path(str(split_name(run)[0])).resolve()
     if Path(out).expanduser().resolve() in (record, record / JOURNAL):
         raise UsageError(f"{out} is the record itself, which would be lost: choose another file.")
 
 
 def run_path(name: str) -> Path:
-    """Return the run named by a path, an id or a part of an id. Raises UsageError."""
+    """Return the path of the run that a path, an id or a part of an id names. Raises UsageError."""
     path = Path(name).expanduser()
     if path.exists():
         return path
@@ -284,7 +284,7 @@ def run_path(name: str) -> Path:
 
 
 def _runs_root(named: str | None) -> Path:
-    """Return the folder of runs: `named`, else that of the settings. Raises UsageError if the folder is missing."""
+    """Return the path `named`, or the folder of runs from the settings. Raises UsageError if `named` is missing."""
     if named is None:
         return Path(resolve({}, os.environ)["output_dir"]).expanduser()
     root = Path(named).expanduser()

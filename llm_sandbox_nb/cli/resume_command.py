@@ -37,14 +37,14 @@ _PYTHON_TO_SHELL = (
     (re.compile(r"result\.resume\(model='([^']*)'\)"), r"--model \1"),
     (re.compile(r'isolation="(\w+)"'), r"--isolation \1"),
 )
-"""Pairs of advice: for Python, and the same for the shell."""
+"""Pairs of advice for Python, as a pattern, and the same advice for the shell."""
 
 
 def resume_command(arguments: argparse.Namespace) -> int:
-    """Continue the run; print the same as `run`.
+    """Continue the run, and print the same lines as the command `run`.
 
     Raises:
-        UsageError: if the run is missing or cannot resume like this, or an option is wrong; nothing was started.
+        UsageError: if the run is missing or cannot be resumed, or an option is wrong; nothing was started.
     """
     flags = vars(arguments)
     run = load_run(flags.pop("run"))

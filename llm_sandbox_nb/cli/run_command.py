@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb run` and `examples`: run one task in a new sandbox, recorded in one folder.
+"""`llm-sandbox-nb run` and `examples`: run one task in a new sandbox, and record the run in one folder.
 
 At a pause a person at the terminal decides.
 """
@@ -53,7 +53,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     """Run the task; print progress, answer, files and, as the last line, the run's folder.
 
     Raises:
-        UsageError: an option, a settings file or an input is wrong; nothing was started.
+        UsageError: if an option, a settings file or an input is wrong; nothing was started.
     """
     return run_task(vars(arguments))[0]
 
@@ -89,7 +89,7 @@ def examples_command(arguments: argparse.Namespace) -> int:
 
 
 def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
-    """Run the task of these flags and print its events; return the exit code, and the run if one was started.
+    """Run the task of these flags and print the events. Return the exit code, and the run or None if none was started.
 
     Raises:
         UsageError: if an option, a settings file or an input is wrong; nothing was started.
@@ -121,7 +121,7 @@ def exit_code_of(run: Run) -> int:
 
 
 class NotStartedError(LLMSandboxError):
-    """No run was started."""
+    """Raised if no run was started."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -129,7 +129,7 @@ class NotStartedError(LLMSandboxError):
 
 
 def _check(values: dict[str, Any]) -> None:
-    """Check all that can be checked before heavy imports."""
+    """Check the options before slow imports, as far as possible."""
     if not (values["query"] or "").strip():
         raise UsageError("""The task is missing: give one with --query "How many r's are in strawberry?".""")
     if not (values["model"] or "").strip():
@@ -158,7 +158,7 @@ def _check(values: dict[str, Any]) -> None:
 
 
 def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple[str, int | None]:
-    """Await `work`. Return an error sentence, and an exit code if the stop reason alone does not decide it.
+    """Await `work`. Return an error message and an exit code. The code None means that the stop reason decides.
 
     `started` holds the run once the run exists.
 
@@ -189,7 +189,7 @@ def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple
 
 
 async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run]) -> None:
-    """Await `work`. Ctrl-C is a person's stop; a second Ctrl-C, SIGTERM and SIGHUP interrupt the run."""
+    """Await `work`. The first Ctrl-C stops the run in order. A second Ctrl-C, SIGTERM or SIGHUP cancels the work."""
     from llm_sandbox_nb.agent.errors import ControlError
 
     task = asyncio.current_task()
@@ -249,11 +249,11 @@ _RESUMABLE = frozenset(
 )
 _REPEATED_FLAGS = ("settings", "api_base", "api_key_env", "isolation", "network")
 _REPEATED_LISTS = ("allow", "secret", "mcp", "mcp_allow", "tool", "doubt")
-"""Options that a resumed run cannot read from its record, or does not take from there."""
+"""Options that a resumed run does not take from its record, so they must be given again."""
 
 
 def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
-    """Return the command that continues a run that ended too early; `flags` are the flags of its start."""
+    """Return a message with the command that continues a run. `flags` are the flags that started the run."""
     words = ["llm-sandbox-nb", "resume", str(run.folder)]
     for name in _REPEATED_FLAGS:
         if flags.get(name):
@@ -274,7 +274,7 @@ def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
 
 
 def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
-    """Print answer, files and folder; then to stderr the error and the command that continues the run."""
+    """Print answer, files and folder to stdout, and the error and the command that continues the run to stderr."""
     if run.answer:
         print(f"\nAnswer\n{harmless(run.answer)}")
     if doubts := doubts_text(run.doubts):
@@ -293,7 +293,7 @@ def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
 
 
 def check_function_names(values: Mapping[str, Any]) -> None:
-    """Check that each function is FILE.py:NAME of an existing file, without running the file. Raises UsageError."""
+    """Raise UsageError if a function is not given as FILE.py:NAME with an existing file. The files are not run."""
     for option in ("break_when", "tool", "doubt"):
         for name in values[option]:
             file, _, function = name.rpartition(":")
@@ -302,7 +302,7 @@ def check_function_names(values: Mapping[str, Any]) -> None:
 
 
 def functions_of(values: Mapping[str, Any], option: str) -> list[Callable[..., Any]]:
-    """Run the files of an option, and return the functions, each named by `FILE.py:NAME`.
+    """Run the files that an option names in the form `FILE.py:NAME`, and return the functions.
 
     Raises:
         UsageError: if a file fails, or lacks the function.
@@ -321,7 +321,7 @@ def functions_of(values: Mapping[str, Any], option: str) -> list[Callable[..., A
 
 
 class TerminalPrompt:
-    """Questions at pauses, line by line. Without an answer the run is ended.
+    """Questions at pauses, line by line. Without an answer, the call is refused or the run is ended.
 
     To keep the run's output above the question, register `listen` with the run after the listener that prints events.
     """
@@ -332,19 +332,19 @@ class TerminalPrompt:
         self._read = b""
         self._ended = source is None
         self._ready = asyncio.Event()
-        """Set once the sandbox is ready."""
+        """Event that is set as soon as the sandbox is ready."""
         self._asked: Callable[[], str] | None = None
-        """Function that returns the current question; None if there is none."""
+        """Function that returns the current question; None while the run asks nothing."""
 
     def listen(self, event: ev.Event) -> None:
-        """Repeat the question after an event was printed, such as that the sandbox is ready."""
+        """Repeat the open question after an event, such as the ready sandbox, was printed below the question."""
         if isinstance(event, ev.SandboxReady):
             self._ready.set()
         if self._asked is not None and isinstance(event, _PRINTED_EVENTS):
             self._say(self._asked())
 
     async def ask(self, run: Run) -> None:
-        """Let a person decide on the next action of the run; see `debug_commands` for the commands."""
+        """Let a person decide on the next action of the run; see `execute_debug_command` for the commands."""
         from llm_sandbox_nb.agent.control.frontends import Prompt
 
         prompt = Prompt(run.control, source="terminal", trajectory=run.trajectory)
@@ -376,7 +376,10 @@ class TerminalPrompt:
         self._out.flush()
 
     async def _line(self) -> str | None:
-        """Return the next line; None at the end of the input. Polls, because a waiting thread could not be ended."""
+        """Return the next line; None at the end of the input.
+
+        The input is polled, because a thread that waits for input could not be ended.
+        """
         while b"\n" not in self._read and not self._ended:
             assert self._source is not None
             number = self._source.fileno()

@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb image | doctor | models | settings`: requirements of runs, their state, models and settings."""
+"""`llm-sandbox-nb image | doctor | models | settings`: commands for images, isolations, models and settings."""
 
 from __future__ import annotations
 
@@ -80,9 +80,10 @@ def _check_image(name: str | None) -> int:
 
 
 def doctor_command(_: argparse.Namespace) -> int:
-    """Print a paragraph for each isolation. Return 0 if `auto` finds one and no malicious release is installed.
+    """Print whether each isolation works here, then the state of local models and of the view.
 
-    An isolation works if a sandbox with the defaults opens. Remains of killed processes are removed first.
+    An isolation works if a sandbox with the defaults opens. Remains of killed processes are removed first. Return 0 if
+    `auto` finds an isolation and no malicious release is installed.
     """
     from llm_sandbox_nb.card.export import NO_VIEW, has_view
     from llm_sandbox_nb.model.litellm_model import compromised_version
@@ -120,7 +121,7 @@ def doctor_command(_: argparse.Namespace) -> int:
 
 
 async def _why_it_fails(isolation: str) -> str:
-    """Open a sandbox with the defaults; return the reason of a failure, without full stop, or an empty text."""
+    """Open a sandbox with default options. Return the reason of a failure without a full stop, or an empty text."""
     from llm_sandbox_nb.sandbox.errors import SandboxError
     from llm_sandbox_nb.sandbox.open import load_isolation, open_sandbox
 
@@ -139,7 +140,7 @@ OLDEST_FRONT_ENDS = {"jupyterlab": ("JupyterLab", "4.4"), "notebook": ("Notebook
 
 
 def old_front_ends() -> list[str]:
-    """Return a sentence for each JupyterLab and Notebook of this environment that is too old for the view."""
+    """Return a warning for each front end in this environment that is too old for the view."""
     sentences = []
     for distribution, (name, oldest) in OLDEST_FRONT_ENDS.items():
         try:

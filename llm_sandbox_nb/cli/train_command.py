@@ -112,7 +112,7 @@ def _evaluate(arguments: Mapping[str, Any]) -> int:
 
 
 def _judge(arguments: Mapping[str, Any]) -> JudgeAccess | None:
-    """Return the judge named by the flags. Address and key come from the settings, as for any model."""
+    """Return the judge that the flags name, or None. Its address and key follow the same rules as for any model."""
     from llm_sandbox_nb.training.evaluation import JudgeAccess
 
     if not arguments["judge_model"]:

@@ -25,10 +25,10 @@ from llm_sandbox_nb.trajectory import events as ev
 
 logger = logging.getLogger(__name__)
 STORE_KEY = "llm_sandbox_nb_run"
-"""Key of the run folder's path in the store of a sample."""
+"""Key under which a sample's store holds the path of the run folder."""
 _OBSERVATION_CHARACTERS = 20_000
 MAX_RECORDED_BYTES = 20_000
-"""Maximum bytes of a written file, or of a command's input, in the arguments of a step. Checkpoints have all bytes."""
+"""Maximum bytes of a written file, or of a command's input, in a step's arguments. Checkpoints hold all bytes."""
 
 
 class SampleRecord:

@@ -29,7 +29,7 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 
 class McpError(LLMSandboxError):
-    """A message that cannot be answered with a result. The text is one sentence."""
+    """Raised for a message that cannot be answered with a result. The text is one sentence."""
 
     def __init__(self, code: int, message: str, *, status: int = 400, data: Json | None = None) -> None:
         super().__init__(message)

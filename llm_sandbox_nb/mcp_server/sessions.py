@@ -53,7 +53,7 @@ class McpSession:
     _asked: dict[Id, asyncio.Future[Json | None]] = field(default_factory=dict)
 
     async def elicit(self, params: Json, send: Callable[[Json], None]) -> Json | None:
-        """Send a question to the client's user and return the answer; None if refused or late."""
+        """Send a question to the client's user and return the answer; None if the user refuses or is late."""
         id = f"ask-{next(self._numbers)}"
         answer = self._asked[id] = asyncio.get_running_loop().create_future()
         send({"jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": params})
@@ -101,7 +101,7 @@ class Sessions:
         return session
 
     def find(self, id: str, principal: str) -> McpSession | None:
-        """Return the caller's session with this id; None for an ended session, or that of another caller."""
+        """Return the caller's session with this id; None if the session has ended or belongs to another caller."""
         session = self._sessions.get(id)
         if session is None or session.principal != principal or self._clock() - session.used > IDLE_SECONDS:
             return None

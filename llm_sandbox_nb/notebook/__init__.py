@@ -1,1 +1,1 @@
-"""The kernel side: magics, the run card, the client of the server."""
+"""The code that runs in the kernel: magics, the live card of a run, and the client of the Jupyter server."""

@@ -37,7 +37,7 @@ from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.plain_text import first_line, plain
 
 CLOSE_SECONDS = 120.0
-"""Seconds for closing all sandboxes of an interrupted benchmark."""
+"""Maximum seconds for closing all sandboxes of an interrupted benchmark."""
 _UPDATE_SECONDS = 1.0
 """Seconds between two updates of the table while nothing changes."""
 _SETTINGS = (
@@ -55,7 +55,7 @@ class BenchmarkCommand:
         self._background, self._settings, self._shell = background, settings, shell
 
     def __call__(self, rest: str) -> None:
-        """List, run, report, score or compare.
+        """Execute the action in the first word: list, run, report, score or compare.
 
         Raises:
             SandboxUsageError: if a named file or option is missing or invalid; nothing was started.
@@ -110,7 +110,7 @@ class BenchmarkCommand:
         self._end(made, view)
 
     def _wait(self, job: BackgroundTask[Any], view: _View, made: Prepared) -> None:
-        """Wait for the end and show the table meanwhile."""
+        """Wait until the benchmark ends, and show the table meanwhile."""
         try:
             view.show("running")
             while not job.wait(view.interval):
@@ -170,7 +170,7 @@ class _View:
 
 
 def _parsed(rest: str) -> argparse.Namespace | None:
-    """Return the words as options; None when they asked for help, which is printed."""
+    """Parse the words as options. If they ask for help, print the help and return None."""
     parser = Parser(prog="%sandbox benchmark", description="Measure a model on many problems.")
     parts = add_benchmark_actions(parser)
     try:
@@ -190,14 +190,14 @@ HEADS = ("task", "mode", "done", "running", "score", "errors", "tokens", "cost",
 SCRIPTED = "The replies are read from a file: no model is asked and no request is sent."
 """Explanation of the word "scripted"."""
 KINDS = 4
-"""Kinds of errors named in a row; further kinds are only counted."""
+"""Maximum number of error kinds that a row names. Further kinds are only counted."""
 _MAX_ERROR_CHARACTERS = 200
 _MAX_CELL_CHARACTERS = 80
 
 
 @dataclass(eq=False)
 class BenchmarkTable:
-    """Table with the progress of a benchmark. Names, kinds and texts of errors are hostile and are escaped here."""
+    """Table with the progress of a benchmark. Names and error messages may be hostile, so they are escaped here."""
 
     progress: Progress
     model: str
@@ -205,7 +205,7 @@ class BenchmarkTable:
     out: str
 
     def bundle(self, state: str, found: Mapping[str, Any] | None = None, note: str = "") -> dict[str, str]:
-        """Return the output for the current progress; `found` is the report, at the end of the benchmark."""
+        """Return the output for the current progress. `found` is the report once the benchmark is over."""
         rows = [_cells(row) for row in self.progress.rows()]
         notes = [_note(*note) for note in self.progress.notes]
         html, text = self._html(state, rows, notes), self._text(state, rows, notes)

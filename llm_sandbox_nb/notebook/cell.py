@@ -44,7 +44,7 @@ _WITHOUT_ANSWER = ("no_answer", "refused")
 
 @dataclass(eq=False)
 class CellRun:
-    """Runner of cells. Each run has a live card."""
+    """Runner of `%%sandbox` cells. Each run has a live card."""
 
     background: BackgroundLoop
     sandboxes: NotebookSandboxes
@@ -94,14 +94,14 @@ class CellRun:
         if finished.stop_reason in _WITHOUT_ANSWER:
             raise SandboxNoAnswerError(finished.error or "The model gave no answer.")
         if finished.stop_reason in _LIMIT_SENTENCES:
-            # With a sentence in `error`, the context of the model was full; no limit of the run was reached.
+            # If `error` has a message, the context of the model was full, and the run reached no limit.
             raise SandboxLimitError(finished.error or _LIMIT_SENTENCES[finished.stop_reason])
         state = finished.trajectory.state(live=False)
         if state.check in ("failed", "error"):
             raise SandboxCheckError(f"{state.words.rstrip('.')}.")
 
     def _offer_original_files(self, task: CellTask) -> None:
-        """Print how to restore the files from before the cell's first run, if the cell ran before in this sandbox."""
+        """Print how to restore the files from before the cell's first run, if the cell ran in this sandbox before."""
         if task.fresh or task.files_of is not None:
             return
         running = self.background.run(self.sandboxes.current())

@@ -1,4 +1,4 @@
-"""The task of a `%%sandbox` cell: its text and options, checked, with the settings as defaults."""
+"""The task of a `%%sandbox` cell: the checked text and options of the cell, with the settings as defaults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 _OF_SOLVE = [option for option in NOTEBOOK_SETTINGS if option not in SANDBOX_OPTIONS]
-"""Settings that become arguments of `solve`; `sandbox_options` reads those of the sandbox."""
+"""Settings that become arguments of `solve`; `sandbox_options` reads the settings of the sandbox."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class CellTask:
     sandbox: SandboxOptions
     fresh: bool
     sure_to_pause: str | None
-    """Option that makes the run pause in any case; None without such an option."""
+    """Option that makes the run pause in any case; None if the cell has no such option."""
     on_pause: str | None
     files_of: tuple[Run, int] | None
     arguments: dict[str, Any]
@@ -85,7 +85,7 @@ def cell_task(
 
 
 def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | None = None) -> SandboxOptions:
-    """Return the sandbox asked for: by the cell, else by the settings.
+    """Return the options of the sandbox. Options of the cell win over settings.
 
     Raises:
         SandboxUsageError: if a name such as the isolation or the profile is unknown.
@@ -95,7 +95,7 @@ def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | Non
         name: getattr(options, name, None) or getattr(settings, name) or None for name in names
     }
     allow, secrets = asked.pop("allow"), asked.pop("secret")
-    # the settings with lists of hosts and secrets apply to this network only
+    # the settings with lists of hosts and secrets apply to the network `allow` only
     if asked["network"] in (None, "allow"):
         asked |= {"allow": allow or (), "secrets": secrets or ()}
     elif getattr(options, "allow", None) or getattr(options, "secret", None):
@@ -141,7 +141,7 @@ def _models_and_limits(
 
 
 def _given(options: argparse.Namespace, settings: SandboxSettings, name: str) -> Any:
-    """Return the value of a cell's option, else of the setting with the same name; None if both are empty."""
+    """Return the value of a cell's option. If this is empty, return the value of the setting, or None."""
     text = getattr(options, name, None)
     value = None if text in (None, []) else given.option_value(name, text)
     if value in (None, ""):
@@ -170,7 +170,7 @@ def _function(option: str, name: str, namespace: Mapping[str, Any]) -> Callable[
 
 
 def _check(text: str, namespace: Mapping[str, Any]) -> str | Callable[..., Any] | None:
-    """Return the check: the user's function of this name, else the command; None without a check."""
+    """Return the user's function with the name `text`, or else `text` as a command. Return None for an empty text."""
     function = namespace.get(text) if text.isidentifier() else None
     return function if callable(function) else text or None
 

@@ -1,4 +1,4 @@
-"""Completions of the Tab key in the first line of `%%sandbox`, and after `%sandbox`. Reads names; starts nothing."""
+"""Tab completion in the first line of `%%sandbox`, and after `%sandbox`. Completion only reads names."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from llm_sandbox_nb.sandbox.network.policy import NAMED_SETS
 from llm_sandbox_nb.trajectory.run_folder import run_folders, short_ids
 
 _MAX_NAMES = 200
-"""Maximum number of offered names."""
 _MAX_RUNS = 50
-"""Maximum number of offered runs."""
 _SUBCOMMAND_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "load": ("-o",),
     "fork": ("-o", "--run"),
@@ -37,7 +35,7 @@ _SUBCOMMAND_OPTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """Words that may follow a subcommand of `%sandbox`."""
 _WORDS = {option.name: option.convert.words for option in RUN_OPTIONS if isinstance(option.convert, OneOf)}
-"""Values of options that accept a few words only."""
+"""Accepted words of the options that accept only a few words."""
 _WITH_RUNS = ("load", "export", "compare")
 _WITH_FILES = ("put",)
 
@@ -51,7 +49,7 @@ class Names(Protocol):
 
     @property
     def sandbox_cell(self) -> Any:
-        """The cell magic; `parser` knows the options."""
+        """The cell magic, whose attribute `parser` knows the options."""
         ...
 
     @property
@@ -61,7 +59,7 @@ class Names(Protocol):
 
 
 Completion = tuple[str, list[str]]
-"""The end of the line that is completed, and the texts that may replace it."""
+"""The word at the cursor, and the texts that may replace this word."""
 
 
 def complete_cell(line: str, magics: Names) -> Completion:
@@ -139,7 +137,7 @@ def _models(begun: str, magics: Names) -> list[str]:
 
 
 def _runs(begun: str, magics: Names) -> list[str]:
-    """Return the short ids of the newest runs of the notebook, or full names if a full name was begun."""
+    """Return short ids of the notebook's newest runs, or full names if no short id begins with `begun`."""
     folders = run_folders(magics.folder)[-_MAX_RUNS:]
     short = short_ids(folders)
     offered = [short[folder] for folder in reversed(folders)]
@@ -147,7 +145,10 @@ def _runs(begun: str, magics: Names) -> list[str]:
 
 
 def _files(begun: str, endings: tuple[str, ...] = ()) -> list[str]:
-    """Return files and folders of this machine; a folder ends with a slash. Names that need quotes are left out."""
+    """Return the files and folders whose paths begin with `begun`. A folder ends with a slash.
+
+    Names that need quotes are left out.
+    """
     head, slash, tail = begun.rpartition("/")
     try:
         entries = islice(os.scandir(Path(head + slash or ".").expanduser()), 10 * _MAX_NAMES)
@@ -164,7 +165,7 @@ def _files(begun: str, endings: tuple[str, ...] = ()) -> list[str]:
 
 
 def _variables(namespace: Mapping[str, Any], wanted: Callable[[Any], bool]) -> list[str]:
-    """Return variables of the user, without modules and variables of IPython."""
+    """Return the names of the user's variables for which `wanted` is true, without modules and IPython's variables."""
     hidden = {"In", "Out", "exit", "quit", "get_ipython", "open"}
     return [
         name

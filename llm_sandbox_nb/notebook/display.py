@@ -29,7 +29,7 @@ Listener = Callable[[Event], None]
 _BYTES_A_SECOND = 1_000_000
 """Maximum bytes per second sent to the page during a run."""
 _RENDERING_SHARE = 0.1
-"""Maximum share of the time for rendering."""
+"""Maximum share of the time that rendering may take."""
 _TICK_SECONDS = 0.05
 _CLOCK_SECONDS = 1.0
 """Seconds between two updates without an event, which advance the clock of the card."""
@@ -39,17 +39,17 @@ class PageCell(TypedDict):
     """The cell that is being executed."""
 
     id: str
-    """The id of the cell in its notebook; empty if the front end does not send it."""
+    """The id of the cell in the notebook; empty if the front end does not send the id."""
     request: str
-    """The id of the message that asked for the execution; all output of the cell names it."""
+    """The id of the message that asked for the execution; all output of the cell names this id."""
     client: str
-    """The page that requested the execution."""
+    """The session id of the page that requested the execution."""
     count: int
     """The number in the cell's prompt."""
 
 
 def page_cell(shell: Any) -> PageCell | None:
-    """Return the cell that `shell` executes; None outside a kernel. Call it in the cell's thread."""
+    """Return the cell that `shell` executes; None outside a kernel. Call this in the cell's thread."""
     get_parent = getattr(shell, "get_parent", None)
     if getattr(shell, "kernel", None) is None or get_parent is None:
         return None
@@ -93,7 +93,7 @@ class UpdatedOutput:
 
 
 class TerminalOutput:
-    """Output on a terminal in which each text replaces the previous one; only the end that fits is shown."""
+    """Terminal output in which each text replaces the previous text. Only the end of a long text is shown."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -132,14 +132,14 @@ def has_front_end(shell: Any) -> bool:
 
 
 _CONSOLE_MESSAGE = re.compile(r"_\d+_\d+")
-"""End of message ids from a Python program: session, process and number."""
+"""Matches the end of a message id that a Python program made: process id and message number."""
 
 
 def replaces_outputs(shell: Any) -> bool:
-    """Return True if the front end of this cell replaces an output by its update. Call it in the cell's thread.
+    """Return True if the front end of this cell replaces an output by an update. Call this in the cell's thread.
 
-    A console prints each output once and ignores updates. Its message ids have the form of Python programs, which
-    pages' ids do not have; and it can answer `input()`, which nbclient cannot.
+    A console prints each output once and ignores updates. The message ids of a console look like those of a Python
+    program, and unlike those of a page. A console can answer `input()`, but nbclient cannot.
     """
     get_parent = getattr(shell, "get_parent", None)
     parent: dict[str, Any] = (get_parent() if get_parent else None) or {}
@@ -152,7 +152,7 @@ class Watch(Protocol):
     """A place outside the output where a run can be watched."""
 
     def run_id(self) -> str | None:
-        """Return the id of the run at the server while people can watch it there; else None."""
+        """Return the id of the run at the server; None if people cannot watch the run there."""
         ...
 
     def pause_between_updates(self) -> float:
@@ -161,7 +161,7 @@ class Watch(Protocol):
 
 
 class LiveDisplay:
-    """A card that follows a run. A terminal shows the text of the card; a console only the final text."""
+    """A card that follows a run. A terminal shows the text of the card; a console shows only the final text."""
 
     def __init__(
         self,
@@ -172,10 +172,10 @@ class LiveDisplay:
         make_panel: Callable[[], Panel | None] = lambda: None,
         output: UpdatedOutput | None = None,
     ) -> None:
-        """Show the card in `output`, replacing the card there, or else in a new output.
+        """Prepare to show the card in place of the card in `output`, or in a new output if `output` is None.
 
-        `watched` reports if people can watch the run at the server. `make_panel` is called once, at the beginning of
-        the run; its panel then follows the run to the end.
+        A terminal ignores `output`. `watched` reports if people can watch the run at the server. `make_panel` is called
+        once, at the beginning of the run; its panel then follows the run to the end.
         """
         self._watched = watched
         self._make_panel = make_panel
@@ -185,15 +185,15 @@ class LiveDisplay:
         self._live = terminal or (front_end and (output is not None or replaces_outputs(shell)))
         self.output = TerminalOutput() if terminal else output or UpdatedOutput()
         self._asked = not front_end
-        """True if `make_panel` was called, or need not be."""
+        """True if `make_panel` was called, or if no panel is needed."""
         self._card = card
         self._interval = interval
         self._watched_as: str | None = None
-        """The run that the server showed at the last update."""
+        """Id of the run that the server showed at the last update."""
         self._due = 0.0
 
     def add(self, event: Event) -> None:
-        """Note an event that the card has read."""
+        """Pass an event to the panel after the card has read the event."""
         if self._panel is not None:
             self._panel.add(event)
 
@@ -261,14 +261,14 @@ class LiveDisplay:
 
 @dataclass(eq=False)
 class RunFollower:
-    """Shows a run of the background loop from the main thread until the run ends."""
+    """Follower that shows a run of the background loop from the main thread until the run ends."""
 
     card: Card
     display: LiveDisplay
     on_pause: Callable[[], None] = lambda: None
-    """Called in the main thread when the run has paused."""
+    """Function that is called in the main thread when the run has paused."""
     stop: Callable[[], bool] = lambda: False
-    """Called in the main thread at an interrupt; returns True if the run will now stop in order."""
+    """Function that is called in the main thread at an interrupt. The result is False if the task must be cancelled."""
     _events: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
     _loading: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
     _paused: bool = False
@@ -286,8 +286,8 @@ class RunFollower:
         """Wait for `task` and show the events of its run.
 
         After an interrupt, stop the run, wait for its clean-up, show the end on the card, and raise the interrupt
-        again. A second interrupt, or `CLEAN_UP_SECONDS`, end the wait. The final card is shown in any case, unless the
-        task failed before its run began.
+        again. The wait ends at a second interrupt or after `CLEAN_UP_SECONDS`. The final card is shown in any case,
+        unless the task failed before its run began.
         """
         try:
             self._show_until_done(task, None)

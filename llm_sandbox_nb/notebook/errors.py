@@ -1,4 +1,4 @@
-"""Errors of the magics. A notebook shows one sentence without a traceback; an error also fails a headless run."""
+"""Errors of the magics. A notebook shows the message without a traceback. An error also fails a headless run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ E = TypeVar("E", bound=BaseException)
 
 
 def in_one_sentence(error: E, message: str | None = None) -> E:
-    """Return `error`, changed so that IPython shows the name and message (or `message`) in place of a traceback."""
+    """Make IPython show the error's class name and `message` instead of a traceback, and return `error`.
+
+    If `message` is None, IPython shows the error's own message.
+    """
     said = message if message is not None else str(error)
     line = f"{type(error).__name__}: {said}" if said else type(error).__name__
     error._render_traceback_ = lambda: [line]  # type: ignore[attr-defined]
@@ -53,7 +56,7 @@ class SandboxTrainingError(SandboxMagicError):
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Show errors of this package, and interrupts, as one sentence. Other exceptions are bugs: show a traceback."""
+    """Hide the traceback of interrupts and of this package's errors. Other exceptions are bugs and keep theirs."""
     try:
         yield
     except KeyboardInterrupt as error:

@@ -1,4 +1,4 @@
-"""The kernel's background event loop, on a separate thread: a magic that waits for it can still be interrupted."""
+"""The kernel's background event loop. It has its own thread, so that a magic that waits can be interrupted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 CLEAN_UP_SECONDS = 15.0
-"""Seconds for the clean-up of a cancelled task."""
+"""Maximum seconds for the clean-up of a cancelled task."""
 
 
 class BackgroundLoop:
@@ -52,7 +52,7 @@ class BackgroundLoop:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop, running."""
+        """The running loop, which is started at first use."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -76,11 +76,11 @@ class BackgroundTask(Generic[T]):
         self._task.add_done_callback(lambda _: self._ended.set())
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait at most `timeout` seconds, and return True if the task has ended."""
+        """Wait at most `seconds`, and return True if the task has ended. None means no limit."""
         return self._ended.wait(seconds)
 
     def cancel(self) -> None:
-        """Cancel the task; it ends once the coroutine has cleaned up."""
+        """Cancel the task, which ends once the coroutine has cleaned up."""
         self._background.loop.call_soon_threadsafe(lambda: self._task.cancel() if self._task else None)
 
     def result(self) -> T:

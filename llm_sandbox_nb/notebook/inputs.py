@@ -14,13 +14,13 @@ from llm_sandbox_nb.notebook.errors import SandboxInputError
 
 FrameFormat = Literal["csv", "parquet"]
 MAX_INPUT_FILES = 5_000
-"""Maximum number of files of an input folder."""
+"""Maximum number of files in an input folder."""
 
 
 def collect_inputs(
     names: Iterable[str], namespace: Mapping[str, Any], staging: Path, frame_format: FrameFormat = "csv"
 ) -> dict[str, Path]:
-    """Return the paths of the input files, by their names in the input folder of the sandbox.
+    """Return the paths of the input files by name in the input folder of the sandbox.
 
     Variables are written to the folder `staging`. A name that is both a variable and a file is refused; `./name`
     always means the file.

@@ -1,7 +1,7 @@
 """The options of `%%sandbox`: names, help texts, values, and one-sentence errors for wrong values.
 
-`OPTIONS` names the options that only a cell has. A new option that the command line has too is a row of
-`options/table.py`.
+`OPTIONS` names the options that only a cell has. A new option that the command line has too needs a row
+in `options/table.py`.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def fill_in(task: str, namespace: Mapping[str, Any]) -> str:
 
 
 def unknown_subcommand(name: str, known: Sequence[str]) -> str:
-    """Return the error for an unknown subcommand of `%sandbox`."""
+    """Return the error message for an unknown subcommand of `%sandbox`."""
     listed = ", ".join(known)
     if not name:
         return f"The subcommands of %sandbox are {listed}; write a task in a cell that begins with %%sandbox."
@@ -234,7 +234,7 @@ def unknown_subcommand(name: str, known: Sequence[str]) -> str:
 
 
 def split_words(usage: str, rest: str, least: int, most: int) -> list[str]:
-    """Return the words after a subcommand of `%sandbox`; `usage` is the correct form, for the error.
+    """Return the words after a subcommand of `%sandbox`; `usage` is the form that the error shows.
 
     Raises:
         SandboxUsageError: if a quote is not closed, or there are too few or too many words.

@@ -36,7 +36,7 @@ _SANDBOX_COMMANDS = ("status", "files", "get", "put", "sh", "fresh", "reset", "s
 _RUN_COMMANDS = ("runs", "load", "export", "preview", "rewind", "undo", "resume", "fork", "compare", "replay")
 _DECISIONS = ("held", "pause", "continue", "step", "edit", "deny", "observe", "say", "change")
 _WITH_VARIABLES = (*_RUN_COMMANDS, "files", "get", "put", "model", "benchmark", "train")
-"""Subcommands that replace `$name` and `{name}` by variables; in others, such as `sh`, the shell may read them."""
+"""Subcommands in which `$name` and `{name}` mean variables. In others, such as `sh`, the shell may read them."""
 _SUBCOMMANDS = (
     *_SANDBOX_COMMANDS,
     *_RUN_COMMANDS[:3],
@@ -69,9 +69,9 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         self._forks = Forks()
         self._outside = OpenSandbox()
         self._live: Run | None = None
-        """The newest run that began here."""
+        """The newest run that began in this kernel."""
         self._recent: deque[Run] = deque(maxlen=_MAX_RECENT_RUNS)
-        """The newest runs that began here, whose sandboxes may still be open."""
+        """The newest runs that began in this kernel. Their sandboxes may still be open."""
         self.observe(self._reconsider_keeper, "use_server")
         self._preparation = IdlePreparation(self._background, self._sandboxes, self)
         if getattr(shell, "kernel", None) is not None:
@@ -88,7 +88,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
     """Words that may follow `%sandbox`."""
 
     def _complete_with_tab(self) -> None:
-        """Offer options, models, runs and files at the Tab key. Imports wait until the first use."""
+        """Offer options, models, runs and files at the Tab key. Modules are imported at first use."""
         completer: Any = getattr(self.shell, "Completer", None)
         if completer is None:
             return
@@ -203,7 +203,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             self._execute(name, rest)
 
     def _execute(self, name: str, rest: str) -> None:
-        """Execute a subcommand of `%sandbox`. Imports are here to keep loading the extension light."""
+        """Execute a subcommand of `%sandbox`. Modules are imported here, so that the extension loads fast."""
         if name in _SANDBOX_COMMANDS:
             from llm_sandbox_nb.notebook.cell_task import sandbox_options
             from llm_sandbox_nb.notebook.sandbox_commands import SandboxCommands
@@ -263,7 +263,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             raise SandboxUsageError(unknown_subcommand(name, _SUBCOMMANDS))
 
     def _prepare(self, run: Run, output: Output | None = None) -> None:
-        """Make the run show itself in the cell that resumes it, and register its forks."""
+        """Set up the run for later: a cell that resumes the run shows it, and forks of the run are registered."""
         from llm_sandbox_nb.notebook.solve_card import CellResumeDisplay
 
         if output is not None or not isinstance(run.context.resume_display, CellResumeDisplay):

@@ -1,4 +1,4 @@
-"""`%sandbox mcp`: let an agent outside the notebook use its sandbox, and show the agent's calls."""
+"""`%sandbox mcp`: let an outside agent use the notebook's sandbox, and show the agent's calls."""
 
 from __future__ import annotations
 
@@ -58,15 +58,16 @@ class McpCommand:
     opened: OpenSandbox
     """The sandbox open to outside agents."""
     on_run: Callable[[Run, Output], None]
-    """Called with each run and its output."""
+    """Function that is called with each run and the output that shows the run."""
     cell_task: Callable[[], Namespace]
-    """Returns the default options of a `%%sandbox` cell."""
+    """Function that returns the default options of a `%%sandbox` cell."""
 
     def __call__(self, rest: str) -> None:
         """Execute the command; `rest` holds the words after `%sandbox mcp`.
 
         Raises:
-            SandboxUsageError, SandboxInputError, InputError, SandboxError: nothing was opened.
+            SandboxUsageError, SandboxInputError, InputError, SandboxError: if the command fails; nothing was
+                opened.
         """
         words = split_words(USAGE, rest, 0, 5)
         keeper = self.background.run(self.sandboxes.keeper())
@@ -136,7 +137,7 @@ class RunPlace:
     """The place where a token is shown outside the saved notebook."""
 
     def __init__(self, file: str | None, shell: Any) -> None:
-        """Choose the place. Raises SandboxInputError if this notebook has none and no file is named."""
+        """Choose the place. Raises SandboxInputError if this notebook has no such place and no file is named."""
         from llm_sandbox_nb.notebook.panel import page_shows_widgets
 
         self._file = Path(file).expanduser() if file else None
@@ -171,7 +172,7 @@ class RunPlace:
 
 
 def _parsed(words: list[str]) -> tuple[str, str | None, bool]:
-    """Return the approvals, the file, and True if a new token was requested. Raises SandboxUsageError."""
+    """Return the values of `--approve` and `--out`, and True if a new token was requested. Raises SandboxUsageError."""
     approve, out, new_token = "auto", None, False
     rest = list(words)
     while rest:

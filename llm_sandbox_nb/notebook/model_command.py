@@ -137,7 +137,7 @@ _NO_PROVIDER = (
 
 
 def key_command(rest: str, settings: SandboxSettings) -> None:
-    """Ask for a key, or with `--forget` forget it. `rest` holds the words after `%sandbox key`.
+    """Ask for the key of a provider, or forget keys with `--forget`. `rest` holds the words after `%sandbox key`.
 
     Raises:
         SandboxUsageError: if the line is wrong, the front end cannot ask, or the typed text is not a key.
@@ -153,7 +153,7 @@ def key_command(rest: str, settings: SandboxSettings) -> None:
         forgotten = ", ".join(forget_keys(*named))
         print(f"Forgotten: the key for {forgotten}." if forgotten else "There was no typed key to forget.")
         return
-    # The provider of the model that cells use; `openai` where they use none, or a scripted one.
+    # The default is the provider of the model that cells use, or `openai` if they use no model or a scripted one.
     provider = named[0] if named else provider_of(settings.model, settings.api_base) or "openai"
     keep_key(provider, _asked(provider))
     print(
@@ -165,10 +165,10 @@ def key_command(rest: str, settings: SandboxSettings) -> None:
 
 
 def _asked(provider: str) -> str:
-    """Return the text that the person types. Raises SandboxUsageError."""
+    """Return the key that the person types. Raises SandboxUsageError."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", getpass.GetPassWarning)  # it would show the typed text
+            warnings.simplefilter("error", getpass.GetPassWarning)  # such a prompt would show the typed text
             key = getpass.getpass(f"Key for {provider}: ").strip()
     except (StdinNotImplementedError, getpass.GetPassWarning, EOFError):
         raise SandboxUsageError(_NO_FIELD) from None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 _LAST_UPDATE_SECONDS = 1.0
-"""Seconds from an update to one more, which shows the events since."""
+"""Seconds after an update until one more update shows the newest events."""
 
 
 class OutsideCard:
@@ -41,7 +41,7 @@ class OutsideCard:
         self._updating = asyncio.ensure_future(self._update())
 
     def listen(self, event: Event) -> None:
-        """Note an event of the run."""
+        """Add an event of the run to the card."""
         self._watchers.listen(event)
         self._card.add(event)
         self._display.add(event)

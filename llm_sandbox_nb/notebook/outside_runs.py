@@ -1,4 +1,4 @@
-"""The runs that an outside agent starts in the notebook's sandbox: executed and shown like those of a cell."""
+"""The runs that an outside agent starts in the notebook's sandbox: executed and shown like the runs of a cell."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class OutsideRuns:
     settings: SandboxSettings
     shell: Any
     cell_task: Callable[[], Namespace]
-    """Returns the default options of a `%%sandbox` cell."""
+    """Function that returns the default options of a `%%sandbox` cell."""
     approve: str
     """Value of `%sandbox mcp --approve`."""
     on_run: Callable[[Run, Output], None]
-    """Called with each run and the output that shows it."""
+    """Function that is called with each run and the output that shows the run."""
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    """Context of the cell, so that its output shows the cards."""
+    """Context of the cell. Cards that are shown in this context appear in the output of the cell."""
 
     async def execute(self, request: RunRequest, listener: Listener, begun: Callable[[Run], None]) -> object:
         """Execute a run to its end with the settings of the notebook; see `Starter`.

@@ -1,8 +1,9 @@
-"""The live view in the cell where no server shows the run (VS Code, Colab): a widget, updated over its comm.
+"""The widget that shows a live run in its cell if no server shows the run, as in VS Code and Colab.
 
-While a cell runs, all kernels can send to the page. So the kernel writes everything into the widget's state, where a
-page finds it at any time, and needs no answer. Messages from the page arrive during the run only with ipykernel 7, and
-only if the page sends them on a subshell; the buttons appear after such a message.
+While a cell runs, every kernel can send to the page, but not every kernel can receive. So the kernel writes all data
+into the widget's state, where a page finds the data at any time without asking the kernel. Messages from the page
+arrive during the run only with ipykernel 7, and only if the page sends them on a subshell; the buttons appear after
+such a message.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 _PART_CHARACTERS = 512 * 1024
-"""Approximate number of characters of events in one part of the state."""
+"""Approximate size, in characters, of the events in one `part_N` of the widget's state."""
 
 
 def page_shows_widgets(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:
@@ -116,7 +117,7 @@ class Panel:
 
 
 def _decide(control: RunControl, asked: dict[str, Any]) -> str | None:
-    """Execute a decision of the page, and return an error sentence or None."""
+    """Execute a decision of the page. Return an error message, or None if there was no error."""
     from llm_sandbox_nb.agent.control.frontends import decide
     from llm_sandbox_nb.agent.errors import ControlError
 
@@ -132,13 +133,13 @@ def _decide(control: RunControl, asked: dict[str, Any]) -> str | None:
 
 
 def make_panel(card: Card, control: Callable[[], RunControl | None]) -> Panel | None:
-    """Return the panel; None if a package for widgets is missing, so that the static card shows the run."""
+    """Return the panel. Return None if a package for widgets is missing; the static card then shows the run."""
     folder = Path(str(files("llm_sandbox_nb.notebook") / "page"))
     try:
         script, style = ((folder / name).read_text("utf-8") for name in ("widget.js", "widget.css"))
         widget = _widget_class()(_esm=script, _css=style)
-        # ipykernel 7.4 and later handle messages of the page in the shell that sent last, here the cell's busy shell.
-        # Without that rule, they are handled on the subshell that the page chose, as before 7.4.
+        # ipykernel 7.4 and later handle a page's messages in the shell that sent last, which is the cell's busy shell.
+        # Without this rule, the subshell that the page chose handles the messages, as before 7.4.
         widget.comm._reply_subshell_for = None
     except (ImportError, OSError):
         return None

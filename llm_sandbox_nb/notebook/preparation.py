@@ -1,8 +1,8 @@
 """Preparation of the next sandbox while the notebook is idle.
 
-The extension is loaded to run tasks, so the first preparation follows the cell that loads it. Preparation waits until
-no cell has run for a second: *Run all* is not slowed, and in a plain script or IPython terminal nothing is prepared,
-because the next command there usually follows at once, or never.
+A person who loads the extension wants to run tasks, so the first preparation follows the cell that loads it.
+Preparation waits until no cell has run for a second, so that *Run all* is not slowed. A plain script or an IPython
+terminal prepares nothing, because its next command usually follows at once, or never.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 
 IDLE_SECONDS = 1.0
-"""Seconds without a running cell after which sandboxes are prepared; *Run all* leaves far less between two cells."""
+"""Seconds without a running cell after which sandboxes are prepared; *Run all* leaves much less between cells."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class IdlePreparation:
-    """Preparation that starts when a kernel is idle: `watch` registers the events of its cells."""
+    """Preparation of sandboxes that starts when a kernel is idle. `watch` follows the cells of the kernel."""
 
     background: BackgroundLoop
     sandboxes: NotebookSandboxes
@@ -67,7 +67,7 @@ class IdlePreparation:
     async def _prepare(self) -> None:
         from llm_sandbox_nb.notebook.cell_task import (
             sandbox_options,
-        )  # late: loading the extension stays light
+        )  # imported late, so that the extension loads fast
 
         settings = self.settings
         try:

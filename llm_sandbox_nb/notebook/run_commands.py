@@ -1,6 +1,6 @@
 """The subcommands of `%sandbox` about runs: list, load, export, preview, rewind, undo, resume, fork, compare, replay.
 
-All but list, load and export apply to the newest run of the notebook, or the run named by `--run`.
+All but list, load and export apply to the newest run of the notebook, or to the run that `--run` names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ NO_RUN = (
     "(a subshell); the panel and the buttons of the card need none."
 )
 _MAX_LISTED_RUNS = 30
-"""Maximum number of listed runs."""
 _USAGE = {
     "preview": "preview STEP [both|files|conversation] [--json] [--run RUN]",
     "rewind": "rewind STEP [both|files|conversation] [--others] [--run RUN]",
@@ -52,17 +51,17 @@ class RunCommands:
     """Subcommands for runs. Each method is a subcommand and prints the result."""
 
     newest: Run | None
-    """The newest run that began in this kernel, if any."""
+    """The newest run that began in this kernel; None before the first run."""
     folder: Path
     """The folder with the notebook's runs."""
     namespace: dict[str, Any]
     """The user's variables, which may hold runs."""
     find_run: Callable[[str], Run]
-    """Returns the run with a name or folder, ready to be resumed by cells."""
+    """Function that returns the run with a name or folder. Cells can resume this run."""
     show: Callable[[Run], None]
-    """Shows the card of a run."""
+    """Function that shows the card of a run."""
     moved: Callable[[], MovedRuns] = MovedRuns
-    """Returns the runs that the notebook's cards show and that are in other folders."""
+    """Function that returns the runs in other folders that the notebook's cards show."""
 
     def runs(self, rest: str) -> None:
         """List the newest runs, or remove some."""
@@ -97,7 +96,7 @@ class RunCommands:
         self.show(run)
 
     def export(self, rest: str) -> None:
-        """Write a run as one HTML file, by default RUN.html here."""
+        """Write a run as one HTML file, by default `RUN.html` in the working directory."""
         from llm_sandbox_nb.card.export import NO_VIEW, ExportError, export_html, has_view
 
         words = split_words("export RUN [FILE]; %sandbox runs lists the runs", rest, 1, 2)
@@ -109,7 +108,7 @@ class RunCommands:
         print(f"Written: {path}" if has_view() else f"Written: {path}\n{NO_VIEW}")
 
     def preview(self, rest: str) -> None:
-        """Print the changes that a rewind would undo, of this run and of other runs."""
+        """Print the changes of this run and of other runs that a rewind would undo."""
         words, run = self._words("preview", rest, 1, 3)
         as_json = _take(words, "--json")
         found = run.preview(*_destination("preview", words))
@@ -150,7 +149,7 @@ class RunCommands:
             run.context.resume_display = display
 
     def fork(self, rest: str) -> None:
-        """Start a second run with a new sandbox."""
+        """Create a second run that begins after a step of the first run, in a new sandbox."""
         words, run = self._words("fork", rest, 1, 4)
         as_json, name = _take(words, "--json"), None
         if len(words) == 3 and words[1] in ("-o", "--out"):
@@ -169,7 +168,7 @@ class RunCommands:
         print(plain(f"Forked after step {words[0]} into {other.folder}. {where}"))
 
     def compare(self, rest: str) -> None:
-        """Show runs side by side, or the attempts of one."""
+        """Show runs side by side, or the attempts of one run."""
         from IPython import display
 
         words, run = self._words("compare", rest, 0, 20)
@@ -216,7 +215,7 @@ class RunCommands:
 
 
 def _take(words: list[str], option: str) -> bool:
-    """Remove an option from the words, and return True if found."""
+    """Remove an option from the words. Return True if the words contained the option."""
     there = option in words
     if there:
         words.remove(option)
@@ -224,7 +223,7 @@ def _take(words: list[str], option: str) -> bool:
 
 
 def _take_value(name: str, words: list[str], option: str) -> str | None:
-    """Remove an option and its value from the words. Return the value, or None without the option."""
+    """Remove an option and its value from the words. Return the value, or None if the option is missing."""
     if option not in words:
         return None
     place = words.index(option)
@@ -244,7 +243,10 @@ def _take_values(name: str, words: list[str], option: str) -> list[str]:
 
 
 def _edit_next_call(run: Run, text: str) -> None:
-    """Change the waiting call, or after a rewind the call that followed in the newest earlier attempt."""
+    """Change the arguments of the waiting call.
+
+    After a rewind, change the call that followed in the newest earlier attempt.
+    """
     try:
         arguments = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The subcommands of `%sandbox`: status, files, shell and end of the notebook's sandbox."""
+"""The subcommands of `%sandbox` that show, use, replace and end the notebook's sandbox."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class SandboxCommands:
     def stop(self, rest: str) -> None:
         """End the sandbox and delete its files. The folders of runs stay.
 
-        `--idle` ends the longest idle sandbox of another notebook instead, to make room.
+        With `--idle`, make room instead: end the sandbox of another notebook that has been idle longest.
         """
         words = split_words("stop [--idle]", rest, 0, 1)
         if words == ["--idle"]:
@@ -203,7 +203,7 @@ def listing(entries: list[FileEntry], folder: str) -> str:
 
 
 class _Printer:
-    """A buffer filled in the loop's thread and printed in the main thread, because notebooks show only its output."""
+    """Buffer that the loop's thread fills and the main thread prints. Notebooks show output of the main thread only."""
 
     def __init__(self) -> None:
         self._pieces: queue.SimpleQueue[tuple[StreamName, bytes]] = queue.SimpleQueue()

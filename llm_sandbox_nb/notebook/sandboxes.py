@@ -1,6 +1,6 @@
 """The sandbox of a notebook, owned by the Jupyter server if possible, else by this kernel.
 
-Everything here runs in the kernel's background event loop (`notebook/event_loop.py`).
+All of this code runs in the kernel's background event loop (`notebook/event_loop.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SandboxMismatchError(SandboxError):
-    """A cell asks for another kind of sandbox than the running one; the message explains how to get that kind."""
+    """Raised if a cell asks for another kind of sandbox than the running one. The message names the remedy."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ class SandboxStatus:
     sandbox_id: str | None = None
     protection: Protection | None = None
     started: float | None = None
-    """Seconds since the epoch."""
+    """Start time, in seconds since the epoch."""
     details: dict[str, str] = field(default_factory=dict)
-    """More lines for a person, by label: server address, idle time, number of other sandboxes."""
+    """Further lines to print, by label: server address, idle time, number of other sandboxes."""
 
 
 class SandboxKeeper(Protocol):
     """Owner of this notebook's sandbox: this kernel, or a client of the Jupyter server."""
 
     async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
-        """Return the running sandbox, or a new one if none runs, if the old one was lost, or if `fresh`.
+        """Return the running sandbox. Start a new one if none runs, if the old one was lost, or if `fresh` is true.
 
         The caller does not close the sandbox.
 
@@ -56,7 +56,7 @@ class SandboxKeeper(Protocol):
         ...
 
     async def current(self) -> Sandbox | None:
-        """Return the running sandbox, or None."""
+        """Return the running sandbox, or None if none runs."""
         ...
 
     async def status(self) -> SandboxStatus:
@@ -76,7 +76,7 @@ class SandboxKeeper(Protocol):
         ...
 
     async def close(self) -> None:
-        """Called at the end of the kernel: end this kernel's sandbox, or disconnect from the server's sandbox."""
+        """End this kernel's sandbox, or disconnect from the server's sandbox. Called when the kernel ends."""
         ...
 
 
@@ -116,7 +116,7 @@ class KernelSandboxes:
         return sandbox
 
     async def _open(self, options: SandboxOptions, *, clone: bool = False) -> ChannelSandbox:
-        """Return a prepared sandbox, or else start one. Its clones, for forks, are opened in the same way."""
+        """Return a prepared sandbox, or start one if none fits. The sandbox opens its clones in the same way."""
         sandbox = await self._prepared.take(options, clone=clone) or await self._start(options)
         options = replace(options, isolation=sandbox.protection.isolation)
         sandbox.start_clone = lambda: self._open(options, clone=True)
@@ -156,7 +156,7 @@ class KernelSandboxes:
 
 
 Connect = Callable[[], Awaitable[SandboxKeeper | None]]
-"""Function that finds the Jupyter server of this kernel; None without a server or without the extension there."""
+"""Function that returns a keeper at this kernel's Jupyter server, or None if no server has the extension."""
 
 
 class NotebookSandboxes:
@@ -169,7 +169,7 @@ class NotebookSandboxes:
         self._used = False
         """True once the keeper was used for more than preparation; then the decision is final."""
         self._usual: SandboxOptions | None = None
-        """Options of a cell without options at the last call of `prepare`."""
+        """Sandbox options of a cell without options, as given in the last call of `prepare`."""
         self._newest: SandboxOptions | None = None
         """Options of the newest sandbox that a cell has needed."""
         self._stopped = False
@@ -188,10 +188,10 @@ class NotebookSandboxes:
             return self._keeper
 
     async def prepare(self, options: SandboxOptions, count: int, seconds: float) -> None:
-        """Prepare sandboxes like the newest sandbox, or with `options` if these have changed since.
+        """Prepare sandboxes with the options of the newest sandbox, or with `options` if these have changed since then.
 
         Args:
-            options: options of a cell without options.
+            options: sandbox options of a cell without options.
             count: number of sandboxes; 0 ends the prepared ones.
             seconds: seconds after which an unused sandbox ends.
         """
@@ -210,7 +210,7 @@ class NotebookSandboxes:
             await keeper.close()
 
     async def publisher(self) -> RunPublisher | None:
-        """Return a publisher of runs at this kernel's Jupyter server; None without a server."""
+        """Return a publisher of runs at this kernel's Jupyter server; None if there is no such server."""
         make = getattr(await self.keeper(), "publisher", None)
         return make() if make else None
 
@@ -237,13 +237,16 @@ class NotebookSandboxes:
         return await (await self.keeper()).stop(prepared=prepared)
 
     async def stop_idle(self) -> str | None:
-        """End the longest idle sandbox of another notebook on the server. Return that notebook's name, or None."""
+        """End the sandbox of another notebook on the server, and return the notebook's name; None if none is idle.
+
+        Of several idle sandboxes, the one that has been idle longest is ended.
+        """
         stop = getattr(await self.keeper(), "stop_idle", None)
         name: str | None = await stop() if stop else None
         return name
 
     def take_notice(self) -> str:
-        """Return a notice about the sandbox, or an empty text; the next call returns an empty text."""
+        """Return the notice about the sandbox, and forget the notice. The text is empty if there is none."""
         keeper = self._keeper
         if not isinstance(keeper, KernelSandboxes):
             return ""
@@ -251,7 +254,7 @@ class NotebookSandboxes:
         return notice
 
     async def close(self) -> None:
-        """See `SandboxKeeper.close`; does nothing if no sandbox was used."""
+        """See `SandboxKeeper.close`. Do nothing if no keeper was chosen."""
         if self._keeper is not None:
             await self._keeper.close()
 
@@ -303,7 +306,7 @@ class Forks:
         return [run for run in self._runs.values() if run.context.living() is not None]
 
     async def close(self) -> None:
-        """End the sandboxes of all forks; the files are kept."""
+        """End the sandboxes of all forks. The folders of the runs are kept."""
         await asyncio.gather(*(_closed(run) for run in self.open), return_exceptions=True)
 
     def status_text(self) -> str:
@@ -316,7 +319,7 @@ class Forks:
 
 
 class OpenSandbox:
-    """The sandbox that this kernel has opened to outside agents, if any."""
+    """The access of outside agents to the sandbox of this kernel."""
 
     def __init__(self) -> None:
         self._sandbox: Sandbox | None = None
@@ -331,7 +334,7 @@ class OpenSandbox:
         return self._sandbox is sandbox and self._calls is not None and not self._calls.ended
 
     async def close(self) -> bool:
-        """End the access in the background loop; return True if agents could use a sandbox."""
+        """End the access. Return True if outside agents could use a sandbox. Call this in the background loop."""
         calls, self._sandbox, self._calls = self._calls, None, None
         was_open = calls is not None and not calls.ended
         if calls is not None:

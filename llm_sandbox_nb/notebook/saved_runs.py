@@ -41,7 +41,7 @@ _RUN_ID = re.compile(r"[\w.-]{1,200}")
 
 
 def notebook_name(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> str:
-    """Return the notebook's file name without suffix, as named by Jupyter or VS Code; else `notebook`."""
+    """Return the notebook's file name without suffix; `notebook` if neither Jupyter nor VS Code names the file."""
     path = environment.get("JPY_SESSION_NAME") or str(namespace.get("__vsc_ipynb_file__") or "")
     return "notebook" if path.endswith(("/", "\\")) else notebook_folder_name(path)
 
@@ -53,16 +53,16 @@ def runs_folder(settings: SandboxSettings, namespace: dict[str, Any]) -> Path:
 
 @dataclass(frozen=True)
 class MovedRuns:
-    """Runs shown in a notebook that was renamed, copied or moved, so that they are not in its folder of runs."""
+    """Runs in a notebook's cards that its folder of runs lacks, because the notebook was renamed, copied or moved."""
 
     folders: tuple[Path, ...] = ()
-    """Runs in the folders of other notebooks."""
+    """Run folders that were found in the folders of other notebooks."""
     missing: int = 0
     """Number of runs that were not found below `output_dir`."""
 
     @property
     def hint(self) -> str:
-        """Advice on missing runs; empty if no run is missing."""
+        """Advice on missing runs. Empty if no run is missing."""
         if not self.missing:
             return ""
         shown = plural(self.missing, "run of this notebook's cards is", "runs of this notebook's cards are")
@@ -104,7 +104,7 @@ def _shown_runs(path: Path) -> set[str]:
 
 
 def find_run(name: str, folder: Path, forks: Forks | None = None) -> Run:
-    """Return a run, named by its folder or file, or by the name of a run of this notebook or a part of the name.
+    """Return the run with this folder, file or name. A part of the name is enough.
 
     A run in `forks` is returned with its sandbox.
 
@@ -131,7 +131,7 @@ def find_run(name: str, folder: Path, forks: Forks | None = None) -> Run:
 
 
 def show_run(run: Run, shell: Any, caps: Caps) -> None:
-    """Show the card of a run, as its cell did."""
+    """Show the final card of a run."""
     card = Card(caps, run.folder)
     for event in run.trajectory.events:
         card.add(event)
@@ -139,7 +139,7 @@ def show_run(run: Run, shell: Any, caps: Caps) -> None:
 
 
 def first_run_of(task: str, sandbox_id: str, folder: Path) -> Path | None:
-    """Return the folder of the first run of a task in a sandbox if the run kept its files; else None."""
+    """Return the folder of a task's first run in a sandbox, or None. Only runs that have kept their files count."""
     for run_folder in run_folders(folder)[-_MAX_SEARCHED_RUNS:]:
         started = _started(run_folder)
         if (

@@ -110,7 +110,7 @@ class SandboxSettings(Configurable):
 
     def __init__(self, **options: Any) -> None:
         self._given: set[str] = set()
-        """Settings that Python code or `%config` has set; those of `ipython_config.py` are in `self.config`."""
+        """Settings that Python code or `%config` has set. `self.config` holds the settings of `ipython_config.py`."""
         self._sources: dict[str, str] = {}
         """Sources of the settings that were read from files and the environment."""
         self._layers: list[Layer] = []
@@ -144,7 +144,7 @@ class SandboxSettings(Configurable):
         )
 
     def read_files(self, environment: Mapping[str, str] = os.environ) -> None:
-        """Set the settings that `is_given` does not report from the environment and the settings files.
+        """Read the environment and the settings files. Settings for which `is_given` is true stay as they are.
 
         Raises:
             SandboxUsageError: if a file or a variable is invalid; nothing was changed.
@@ -183,7 +183,7 @@ class SandboxSettings(Configurable):
     def api_key(
         self, model: str, variable: str | None, environment: Mapping[str, str] = os.environ
     ) -> str | None:
-        """Return the key of `model`: from the variable named by the cell, else as on the command line.
+        """Return the key of `model` from the variable that the cell names, or from the sources of the command line.
 
         If a key was typed for the provider, the result is None, because each request looks that key up.
 
@@ -211,7 +211,7 @@ class SandboxSettings(Configurable):
         )
 
     def caps(self) -> Caps:
-        """Return the bounds of the saved card."""
+        """Return the size limits of the saved card."""
         return Caps(artifact=self.embed_file_bytes, run=self.embed_run_bytes)
 
 

@@ -33,7 +33,7 @@ _CLOCK_SECONDS = 1.0
 
 
 class SolveCard:
-    """The card of a run from the first event to the last."""
+    """Live card of a run from the first event to the last."""
 
     def __init__(self, shell: Any, settings: SandboxSettings) -> None:
         self._shell = shell
@@ -67,7 +67,7 @@ class SolveCard:
         self._clock = asyncio.ensure_future(self._advance())
 
     def listen(self, event: Event) -> None:
-        """Note an event of the run."""
+        """Show an event of the run on the card."""
         self._watchers.listen(event)
         self._card.add(event)
         self._display.add(event)
@@ -89,7 +89,7 @@ class SolveCard:
 
 
 async def open_card(show: bool | None) -> SolveCard | None:
-    """Return the card of a new run; None outside a notebook's cell, or if switched off.
+    """Return the card of a new run; None outside a notebook's cell, or if cards are switched off.
 
     `show` is the argument of `solve`; None leaves the choice to the settings.
     """
@@ -125,7 +125,7 @@ class CellResumeDisplay:
         return self._show(run, resume, None)
 
     def in_place(self, run: Run, resume: Resume) -> Run:
-        """Resume in the place of the newest card, in any cell."""
+        """Resume `run`, and show the card in place of the run's newest card, which may be in another cell."""
         return self._show(run, resume, self.newest)
 
     def _show(self, run: Run, resume: Resume, output: Output | None) -> Run:
@@ -151,7 +151,7 @@ class CellResumeDisplay:
 
 
 def note_shown(run: Run, shell: Any) -> None:
-    """Do not show `run` twice when it is also the last value of this cell."""
+    """Note that this cell shows `run`, so that IPython does not show the run again as the cell's last value."""
 
     def forget(*_: Any) -> None:
         run.context.shown = False

@@ -1,6 +1,6 @@
 """`%sandbox train run | watch | evaluate | data`: as on the command line, with live plots in the cell.
 
-A training runs in a separate process: its memory is free at the end, and the kernel stays small.
+A training runs in a separate process, so that its memory is freed at the end and the kernel stays small.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from llm_sandbox_nb.training.watch import is_over, overview, plots, rollout_line
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 
 CLOSE_SECONDS = 120.0
-"""Seconds for closing the sandboxes of an interrupted training."""
+"""Maximum seconds for closing the sandboxes of an interrupted training."""
 _UPDATE_SECONDS = 1.0
 """Seconds between two polls of the training's record."""
 
@@ -47,7 +47,7 @@ class TrainCommand:
         self._live = has_front_end(shell)
 
     def __call__(self, rest: str) -> None:
-        """Train, watch, evaluate, or build data.
+        """Execute the action in the first word: run, watch, evaluate or data.
 
         Raises:
             SandboxUsageError: if a named file or option is missing or invalid; nothing was started.
@@ -123,7 +123,7 @@ class TrainCommand:
 
 
 def _parsed(words: list[str]) -> argparse.Namespace | None:
-    """Return the words as options; None when they asked for help, which is printed."""
+    """Parse the words as options. If they ask for help, print the help and return None."""
     parser = Parser(prog="%sandbox train", description="Train a model to work in sandboxes.")
     add_training_actions(parser.add_subparsers(dest="action", parser_class=Parser, required=True))
     try:
@@ -148,7 +148,7 @@ def _follow(process: subprocess.Popen[bytes], show: Callable[[], None]) -> None:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt a process like Ctrl-C, so that it closes its sandboxes; kill the process if it does not end."""
+    """Interrupt a process as Ctrl-C does, so that it closes its sandboxes. Kill a process that does not end."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGINT)
     try:
@@ -178,7 +178,7 @@ _MAX_ANSWER_CHARACTERS = 60
 def training_bundle(
     record: TrainingRecord, state: str, note: str = "", step: int | None = None
 ) -> dict[str, str]:
-    """Return a cell's output about a training. `step` chooses the listed rollouts; without it, the newest kept ones.
+    """Return a cell's output about a training, with the rollouts of `step`. None means the newest kept rollouts.
 
     Raises:
         RecordError: if the rollouts of `step` are not kept.

@@ -1,4 +1,4 @@
-"""People who watch and control the run of a cell: at the Jupyter server, else the person who ran the cell."""
+"""People who watch and control a cell's run: users of the Jupyter server, or else the person who ran the cell."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Watchers:
         self._run: Run | None = None
 
     def check(self, shell: Any, option: str | None) -> None:
-        """Refuse an `option` that always pauses the run when there is no person to decide.
+        """Refuse an `option` that always pauses the run if nobody can decide.
 
         Raises:
             SandboxUsageError: if there is no server, the cell cannot ask, and its options do not name an action.
@@ -51,23 +51,23 @@ class Watchers:
             raise SandboxUsageError(NOBODY.format(option=option))
 
     def start(self, run: Run) -> None:
-        """Publish the run, which has begun. Call it in the run's loop."""
+        """Begin to publish the run. Call this in the run's loop once the run has begun."""
         self._run = run
         if self.publisher is not None:
             self.publisher.start(run, self._cell)
 
     def listen(self, event: Event) -> None:
-        """Note an event of the run. Call it in the run's loop."""
+        """Publish an event of the run. Call this in the run's loop."""
         if self.publisher is not None:
             self.publisher.listen(event)
 
     async def finish(self) -> None:
-        """End the publication with the run."""
+        """End the publication after the run has ended."""
         if self.publisher is not None:
             await self.publisher.finish()
 
     def run_id(self) -> str | None:
-        """Return the id of the run at the server while people can watch it there; else None."""
+        """Return the id of the run at the server; None if people cannot watch the run there."""
         publisher = self.publisher
         return publisher.run_id if publisher is not None and publisher.watched else None
 
@@ -81,7 +81,7 @@ class Watchers:
         return _SHARED_SECONDS if shared else _WATCHED_SECONDS
 
     def make_panel(self, card: Card, shell: Any, use: str) -> Panel | None:
-        """Return the panel of a run that no server shows, if pages can show it; `use` is auto, always or never."""
+        """Return a panel if no server shows the run and a page can show widgets. `use` is auto, always or never."""
         from llm_sandbox_nb.notebook.panel import make_panel, page_shows_widgets
 
         if self.publisher is not None or use == "never":
@@ -101,7 +101,7 @@ class Watchers:
         return True
 
     def paused(self) -> None:
-        """Act at a pause, or ask the person in the cell, unless people can decide at the server."""
+        """Execute the pause action, or ask the person in the cell. Do nothing if people can decide at the server."""
         if self._run is None or self.run_id() is not None:
             return
         control = self._run.control
@@ -117,7 +117,7 @@ class Watchers:
 
 
 def _ask(run: Run) -> None:
-    """Ask in the cell until the pause is over; without an answer the run is stopped."""
+    """Ask in the cell until the pause is over. Without an answer, the call is refused or the run is stopped."""
     control = run.control
     prompt = Prompt(control, source="cell", trajectory=run.trajectory)
     if prompt.open and prompt.text:
@@ -134,6 +134,6 @@ def _ask(run: Run) -> None:
 
 
 def _can_ask(shell: Any) -> bool:
-    """Return True if a cell can ask for input. Each request to a kernel states this; a terminal always can."""
+    """Return True if a cell can ask for input. A request to a kernel states this; without a kernel, stdin decides."""
     kernel = getattr(shell, "kernel", None)
     return bool(getattr(kernel, "_allow_stdin", True)) if kernel is not None else can_answer(sys.stdin)

@@ -1,4 +1,4 @@
-"""argparse with options from the table, errors as one sentence, and suggestions for mistyped words."""
+"""An argument parser with options from the table, one-sentence errors, and suggestions for mistyped words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ key of the model: give them as for `run`. Exit codes are those of `run`.
 
 
 class _Spelled(argparse.Action):
-    """Action that also stores the spelling of a flag, for messages, because a flag may have several names."""
+    """Action that also stores the spelling of a flag. Messages need the spelling, because a flag has several names."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         namespace.spelled = {**getattr(namespace, "spelled", {}), self.dest: option_string}
@@ -43,13 +43,13 @@ class _Append(_Spelled, argparse._AppendAction):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with errors as one sentence, and flags that may be written with `_` or `-`."""
+    """Argument parser that raises errors as one sentence. Flags may be written with `_` or `-`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        """Raise argparse's message as an error, instead of exiting."""
+        """Raise UsageError with argparse's message instead of exiting."""
         raise UsageError(f"{_sentence(message)}; see `{self.prog} --help`.")
 
     def parse_known_args(  # type: ignore[override]
@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
             group.add_argument(*names, **common, action=_Store)
 
     def unknown(self, words: list[str]) -> NoReturn:
-        """Raise UsageError about unknown words, with the nearest known word."""
+        """Raise UsageError for unknown words. The message suggests the nearest known flag."""
         word = words[0].partition("=")[0]
         known = [name for action in self._actions for name in action.option_strings]
         if word.startswith("-"):
@@ -106,13 +106,13 @@ def _sentence(message: str) -> str:
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """Return the end of a sentence about an unknown word: the nearest known word, or all known words."""
+    """Return the end of an error message about an unknown word: the nearest known word, or all known words."""
     close = nearest(word, known)
     return f"; did you mean {close}?" if close else f"; known are {', '.join(known)}."
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word with the fewest typing mistakes to `word`; None if all are too different.
+    """Return the known word that differs from `word` by the fewest typing mistakes; None if all differ too much.
 
     Of two equally near words, the word of the same length is returned: `--model` for `--modle`, not `--mode`.
     """
@@ -132,7 +132,7 @@ def _letters(word: str) -> str:
 
 
 def typing_mistakes(one: str, other: str) -> int:
-    """Count the letters to add, remove, replace or swap in order to turn one word into the other."""
+    """Count the letter changes (add, remove, replace, swap) that turn one word into the other."""
     before, row = list[int](), list(range(len(other) + 1))
     for place, letter in enumerate(one, 1):
         last, before, row = before, row, [place]

@@ -1,6 +1,6 @@
 """Settings files: their places and their content.
 
-There is a file of the project and a file of the user. A file named by a flag or the environment replaces both.
+The project and the user may each have a file. A file that a flag or the environment names replaces both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def user_file(environment: Mapping[str, str]) -> Path:
 
 
 def find_settings_files(flags: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the settings files by precedence: the named file, else the project's and the user's.
+    """Return the settings files by precedence: the named file, or the project's and then the user's if none is named.
 
     Raises:
         UsageError: if the named file does not exist.
@@ -48,9 +48,9 @@ def find_settings_files(flags: Mapping[str, Any], environment: Mapping[str, str]
 
 
 def _project_files(folder: Path) -> Iterator[Path]:
-    """Yield files in `folder`, then in the folders above up to the home folder.
+    """Yield settings files in `folder`, then in the folders above it up to the home folder.
 
-    A file in a parent folder is used only if the user owns it, because in `/tmp` it may come from anyone.
+    A file in a parent folder is used only if the user owns it, because anyone can write a file into `/tmp`.
     """
     yield from (folder / name for name in (PROJECT_FILE, *_OLD_PROJECT_FILES) if (folder / name).is_file())
     home = Path.home()
@@ -63,7 +63,7 @@ def _project_files(folder: Path) -> Iterator[Path]:
 
 
 def read_settings_file(path: Path) -> dict[str, tuple[Any, str]]:
-    """Return the values of a settings file by option name, each with its place in the file.
+    """Return the values of a settings file by option name, each with its key in the file.
 
     Raises:
         UsageError: if the file is not valid TOML or YAML, not a mapping, or has a key that is not an option.

@@ -1,8 +1,8 @@
 """Options: one table of names, kinds, help texts, defaults, environment variables and the fields that they set.
 
 The flags of `run` and `benchmark run`, the options of `%%sandbox`, the settings of `%config SandboxMagics`, the keys
-of settings files and the reference pages are made from this table. A new option is one row here and its use.
-The default time-out of commands is in `sandbox/contract.py`.
+of settings files and the reference pages are made from this table. A new option needs one row
+here, and code that uses the value. The default time-out of commands is in `sandbox/contract.py`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Convert = Callable[[Any], Any]
 
 
 class UsageError(LLMSandboxError):
-    """Invalid command line, settings file or cell. The message is one sentence with the remedy."""
+    """Raised if a command line, settings file or cell is invalid. The message is one sentence with the remedy."""
 
 
 _SECONDS_PER_UNIT = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 
 def text(value: Any) -> str:
-    """Convert to text, because a settings file may hold `424242` or `True` without quotes."""
+    """Convert a value to text, because a settings file may hold `424242` or `True` without quotes."""
     if isinstance(value, Mapping | list):
         raise ValueError("must be text")
     return str(value)
@@ -95,7 +95,7 @@ def number_or_default(value: Any) -> float | None:
 
 
 def seconds(value: Any) -> float:
-    """Return the seconds of a time such as `90`, `90s`, `15m` or `1.5h`."""
+    """Convert a time such as `90`, `90s`, `15m` or `1.5h` to seconds."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return positive_number(value)
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|)", str(value).strip().lower())
@@ -139,7 +139,7 @@ def _truth_values(value: Any) -> Any:
 
 
 class OneOf:
-    """Converter of an option that accepts a few words only."""
+    """Converter of an option that accepts only a few words."""
 
     def __init__(self, *words: str) -> None:
         self.words = words
@@ -191,16 +191,17 @@ class Option:
     in_file: bool = True
     """True if a settings file may hold the option."""
     switch: bool = False
-    """True if the flag alone means yes."""
+    """True if the flag without a value means yes."""
     many: bool = False
-    """True if the flag may be repeated; a settings file has a list."""
+    """True if the flag may be repeated. The value in a settings file is then a list."""
     aliases: tuple[str, ...] = ()
     """Other names of the flag and of the key in a settings file."""
     short: str = ""
     """Letter of the short flag of the command `run`, as in the paper's package."""
     sets: str = ""
-    """Target of the value: an argument of `solve` (all fields of `RunOptions` are arguments), or with a dot a field of
-    an argument: `limits.NAME`, `settings.NAME`, `retries.NAME`, or `sandbox.NAME` for `sandbox_options`."""
+    """Target of the value. A name without a dot is an argument of `solve`, such as a field of `RunOptions`. A name with
+    a dot is a field of an argument: `limits.NAME`, `settings.NAME`, `retries.NAME`, or `sandbox.NAME` for
+    `sandbox_options`."""
     in_notebook: bool = True
     """True if `%config SandboxMagics` has the setting."""
     notebook_default: Any = SAME_DEFAULT
@@ -210,7 +211,7 @@ class Option:
 
 
 TIME_FORMS = ": seconds, or 90s, 15m, 2h"
-"""End of the help text of a time; `%config` accepts seconds only."""
+"""End of the help text of a time. The help of `%config` replaces this end, because `%config` accepts only seconds."""
 QUERY = Option("query", "the task, taken literally", in_file=False, short="q")
 SETTINGS = Option(
     "settings", "settings file (TOML, or YAML)", environment=("LLM_SANDBOX_SETTINGS", "LLM_IN_SANDBOX_CONFIG"),
@@ -237,7 +238,7 @@ MODEL_OPTIONS = (
            sets="settings.min_p"),
     Option("repetition_penalty", "penalty on repeated tokens", number, metavar="NUMBER",
            sets="settings.repetition_penalty"),
-    # In a notebook `model/model_list.py` chooses the limit of a reply.
+    # In a notebook `model/model_list.py` chooses the token limit of a reply.
     Option("max_tokens_per_call", "maximum tokens of a reply", whole_number, 65536, metavar="N",
            sets="settings.max_tokens", notebook_default=None),
     Option("model_timeout", f"longest silence of the model's server{TIME_FORMS}", seconds, 1200.0, metavar="TIME",

@@ -44,14 +44,14 @@ _PROVIDER_KEYS = (
 
 @dataclass(frozen=True)
 class Value:
-    """The value of an option, in its type, with a description of its source."""
+    """The value of an option in the option's type, with a description of the source."""
 
     value: Any
     source: str
 
 
 Layer = Mapping[str, tuple[Any, str]]
-"""Unconverted values of one source by option name, each with a description of its place."""
+"""Values of one source by option name, before conversion, each with a description of its place in the source."""
 
 
 def flag_layer(flags: Mapping[str, Any]) -> Layer:
@@ -84,10 +84,10 @@ def file_layers(paths: Iterable[Path]) -> list[Layer]:
 
 
 def resolve_options(options: Iterable[Option], layers: Iterable[Layer]) -> dict[str, Value]:
-    """Return the value of every option from the first layer that has one, else its default.
+    """Return the value of every option from the first layer that has one, or the default if no layer has one.
 
     Raises:
-        UsageError: if a value is invalid; names value and source.
+        UsageError: if a value is invalid. The message names the source.
     """
     layers = list(layers)
     found = {}
@@ -105,7 +105,7 @@ def resolve_sources(
     """Return the value of every option with its source, and the settings files that were read.
 
     Raises:
-        UsageError: if a value is invalid; names value and source.
+        UsageError: if a value is invalid. The message names the source.
     """
     paths = find_settings_files(flags, environment)
     layers = [flag_layer(flags), environment_layer(environment), *file_layers(paths)]
@@ -115,20 +115,20 @@ def resolve_sources(
 
 
 def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the value of every option of `run`, and `settings`: the files that were read.
+    """Return the value of every option of `run`. The entry `settings` holds the settings files that were read.
 
     Raises:
-        UsageError: if a value is invalid; names value and source.
+        UsageError: if a value is invalid. The message names the source.
     """
     values, paths = resolve_sources(flags, environment)
-    # an invalid line is an error for every command that reads the file
+    # an invalid setting of notebooks is also an error for every command that reads the file
     resolve_options(NOTEBOOK_OPTIONS, file_layers(paths))
     plain = {name: value.value for name, value in values.items()}
     return {QUERY.name: flags.get(QUERY.name), SETTINGS.name: paths, **plain}
 
 
 def converted(option: Option, value: Any, source: str) -> Any:
-    """Return the value in the type of the option. Raises UsageError with the source."""
+    """Convert the value to the type of the option. Raises UsageError with the source in the message."""
     try:
         return option.convert(value)
     except ValueError as error:
@@ -138,9 +138,9 @@ def converted(option: Option, value: Any, source: str) -> Any:
 
 
 def find_key(values: Mapping[str, Value], environment: Mapping[str, str]) -> Value:
-    """Return the model's key: the given key, else the value of the variable in `api_key_env` or of the provider.
+    """Return the model's key from the first source: the flag, `api_key_env`, `LLM_API_KEY`, the provider's variable.
 
-    `api_key` in a settings file has the lowest precedence, because keys belong in the environment.
+    `api_key` in a settings file comes after these sources, because keys belong in the environment.
 
     Raises:
         UsageError: if the variable in `api_key_env` is not set, or the key has invalid characters.
@@ -173,7 +173,10 @@ def _given_key(values: Mapping[str, Value], environment: Mapping[str, str]) -> V
 
 
 def _provider_variable(model: str) -> str | None:
-    """Return the variable with the provider's key; a name without a provider means an OpenAI-compatible server."""
+    """Return the name of the variable with the provider's key.
+
+    A model name without a provider means an OpenAI-compatible server.
+    """
     for prefix, variable in _PROVIDER_KEYS:
         if model.startswith(prefix):
             return variable
@@ -184,7 +187,8 @@ def fields_of(values: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
     """Return the values that set fields of `owner`, such as "limits", or without `owner` the arguments of `solve`.
 
     The keys of the result are names of fields or arguments: see `Option.sets`. Arguments that are None are left out, so
-    that `solve` uses its default. A limit or setting that is None is kept: it means no limit, or the provider's choice.
+    that `solve` uses its default. A limit or setting that is None is kept, because None means no limit or the
+    provider's choice.
     """
     fields = {}
     for option in RUN_OPTIONS:
@@ -195,7 +199,7 @@ def fields_of(values: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
 
 
 def sure_to_pause(step: bool, approve: str) -> str | None:
-    """Return an option that makes the run pause in any case; None without such an option."""
+    """Return an option that makes the run pause in any case; None if no such option is given."""
     if step:
         return "--step"
     return None if approve == "auto" else f"--approve {approve}"
@@ -224,7 +228,7 @@ def sandbox_options(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings_text(values: Mapping[str, Value], files: Iterable[Path], environment: Mapping[str, str]) -> str:
-    """Return a line for each setting, changed ones first, after the list of the files that were read."""
+    """Return the list of the files that were read, and a line for each setting. Changed settings come first."""
     read = [f"Read: {path}" for path in files]
     none = f"No settings file was found: make {PROJECT_FILE} here, or {user_file(environment)}."
     changed = [name for name, value in values.items() if value.source != "default"]

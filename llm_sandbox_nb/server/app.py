@@ -110,7 +110,7 @@ class SandboxApp(ExtensionApp):
 
 
 def server_variables(serverapp: Any) -> dict[str, str]:
-    """Return the environment variables with which a kernel finds this server; a value may be empty.
+    """Return the environment variables with which a kernel finds this server. A value may be empty.
 
     Call this after the server has begun to listen, because its port is not known earlier.
     """

@@ -1,4 +1,4 @@
-"""Records prepared for a page: the final card of a run, and the events of another project's record.
+"""Routes that prepare a record for a page: as the final card of a run, or as events if another project wrote it.
 
 See `rest-api.yml`. The records are read by other processes (`llm_sandbox_nb.card.saved` and `llm_sandbox_nb.formats`),
 so that a damaged or very large record does not slow the server.

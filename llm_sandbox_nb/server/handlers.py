@@ -72,7 +72,7 @@ _STATUS_OF_ERRNO = {
 PATIENCE = 60.0
 """Seconds for a client to send a body or read an answer, whatever its size."""
 MIN_BYTES_PER_SECOND = 64 * 1024
-"""Minimum bytes per second of a client after that time."""
+"""Minimum bytes per second of a client, once `PATIENCE` is over."""
 
 
 def seconds_for(size: int) -> float:
@@ -93,7 +93,7 @@ async def until_taken(written: Awaitable[Any], size: int) -> bool:
 
 
 def rest_verb(verb: Verb) -> Verb:
-    """Authorise a request, and answer an error of this package with its sentence and the name of its class."""
+    """Authorise a request. Answer an error of this package with its message and the name of its class."""
 
     @web.authenticated
     @authorized
@@ -125,7 +125,7 @@ class SandboxAPIHandler(APIHandler):
         return runs
 
     def respond_error(self, error: Exception) -> None:
-        """Answer with the sentence, the class name and the status of `error`."""
+        """Answer with the message, the class name and the status of `error`."""
         status = next(status for kind, status in _STATUS if isinstance(error, kind))
         if isinstance(error, OSError) and error.errno is not None:
             status = _STATUS_OF_ERRNO.get(error.errno, status)
@@ -165,7 +165,7 @@ class InfoHandler(SandboxAPIHandler):
 
     @rest_verb
     async def get(self) -> None:
-        """Return the version, the policy, and the current and maximum number of sandboxes."""
+        """Return the version, the policy, the number of sandboxes, and its maximum."""
         self.finish(self.manager.info())
 
 
@@ -174,7 +174,7 @@ class KernelHandler(SandboxAPIHandler):
 
     @rest_verb
     async def get(self, kernel_id: str) -> None:
-        """Describe the kernel; 404 for a kernel that this server did not start, so that a kernel finds its server."""
+        """Describe the kernel. Answer 404 if this server did not start it, so that a kernel finds its server."""
         notebook = await self.manager.notebook_of(kernel_id)
         managed = await self.manager.find(kernel_id)
         sandbox = self.model(managed) if managed else None

@@ -50,12 +50,12 @@ class CheckpointsHandler(HistoryAPIHandler):
 
     @rest_verb
     async def get(self, run_id: str) -> None:
-        """List them, oldest first."""
+        """List the kept checkpoints, oldest first."""
         self.finish({"checkpoints": await self.look(run_id, HistoryReader.checkpoints)})
 
 
 class JournalHandler(HistoryAPIHandler):
-    """The present record of a run, which may have been rewound or resumed after it ended at this server."""
+    """The present record of a run. After its end at this server the run may have been rewound or resumed."""
 
     @rest_verb
     async def get(self, run_id: str) -> None:

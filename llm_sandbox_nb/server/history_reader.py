@@ -153,7 +153,7 @@ class HistoryReader:
         return entry
 
     def _children(self, manifest: Mapping[str, Entry], place: str, entry: Entry) -> dict[str, Entry] | None:
-        """Return a folder's entries; None for a folder as in the image, whose entries the history does not know."""
+        """Return a folder's entries; None for an unchanged folder of the image, which the history does not list."""
         if not entry.base:
             return {path: entry for path, entry in manifest.items() if path != "/" and parent(path) == place}
         known = self._store.image_entry(place)
@@ -204,7 +204,7 @@ class HistoryReaders:
                     self._open.pop(key).close()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all histories."""
         with self._mutex:
             for reader in self._open.values():
                 reader.close()
@@ -225,7 +225,7 @@ class HistoryReaders:
 
 
 def _metadata_change(before: Entry | None, after: Entry | None) -> str:
-    """Describe the difference between two entries that have no text, for a person."""
+    """Return a short text about the difference between two entries that have no text."""
     if before is None or after is None:
         one = before or after
         kind = _KINDS.get(one.type, "special file") if one else ""

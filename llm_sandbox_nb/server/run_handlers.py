@@ -51,7 +51,7 @@ class RunsHandler(SandboxAPIHandler):
 
     @rest_verb
     async def get(self) -> None:
-        """List them, oldest first."""
+        """List all runs, oldest first."""
         self.finish({"runs": [await self.runs.describe(run) for run in self.runs.all()]})
 
 
@@ -311,7 +311,7 @@ class RunEventsHandler(RunSocket):
 
 
 def run_folder(path: object, run_id: str) -> Path | None:
-    """Return the folder that a kernel names as its run's; None if the folder is not on this machine."""
+    """Return `path` if it is an absolute path of an existing folder with the name `run_id`; otherwise None."""
     if not isinstance(path, str) or not path or "\0" in path:
         return None
     folder = Path(path)
@@ -322,7 +322,7 @@ def run_folder(path: object, run_id: str) -> Path | None:
 
 
 def run_cell(value: object) -> Json | None:
-    """Return the cell that a kernel names as its run's, or None."""
+    """Return the cell that a kernel has sent with its run; None if the value is not a cell."""
     if not isinstance(value, dict) or not isinstance(value.get("count"), int):
         return None
     texts = {name: value.get(name) for name in ("id", "request", "client")}

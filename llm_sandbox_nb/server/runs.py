@@ -30,7 +30,7 @@ Json = dict[str, Any]
 Reach = Literal["live", "away", "lost", "finished"]
 """Connection to a run's kernel. `away`: disconnected a moment ago; `lost`: the kernel has not reconnected."""
 _CLIPPED_CHARACTERS = 2000
-"""Maximum characters of each text of an event that arrives when the store is full."""
+"""Characters that each text of a further event keeps once the store has reached its limit."""
 
 
 class UnknownRunError(SandboxError):

@@ -43,7 +43,7 @@ REPORT = re.compile(
     r"|P[01]\$r[^\x1b]*\x1b\\|\]\d+;(?:\d+;)?rgb:[\da-f/]+\x1b\\"  # settings, colours
     r")"
 )
-"""Pattern of a terminal's automatic reports. Of all keys, only F3 with Shift, Alt or Ctrl matches too."""
+"""Matches the reports that a terminal sends by itself, and of all keys only F3 with Shift, Alt or Ctrl."""
 
 
 class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
@@ -57,7 +57,7 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
         self.set_nodelay(True)
 
     def set_default_headers(self) -> None:
-        """Set no headers, because those of JupyterHandler have no effect on a WebSocket."""
+        """Set no headers, because the headers of JupyterHandler have no effect on a WebSocket."""
 
     def get_compression_options(self) -> None:
         """Disable compression, which costs more than it saves for clients on this machine."""

@@ -1,4 +1,4 @@
-"""The Jupyter server of this kernel: found by its environment variables and info files, verified by a request.
+"""The Jupyter server of this kernel: found by environment variables and info files, and verified by a request.
 
 An error that the server reports is raised here as the same exception class.
 """
@@ -38,11 +38,11 @@ class ServerAddress:
     """PEM file of the server's certificate, if the server uses TLS."""
 
     def path(self, path: str) -> str:
-        """HTTP address of `path` below `/llm-sandbox/api`."""
+        """Return the HTTP address of `path` below `/llm-sandbox/api`."""
         return f"{self.url}llm-sandbox/api/{path}"
 
     def request(self, path: str, **options: Any) -> Any:
-        """Return an authenticated tornado HTTPRequest for `path`; a `ws` scheme gives a request for a WebSocket."""
+        """Return an authenticated tornado HTTPRequest for `path`."""
         from tornado.httpclient import HTTPRequest
 
         headers = {"Authorization": f"token {self.token}"} if self.token else _same_site()
@@ -60,7 +60,7 @@ class ServerAddress:
             return None
         context = ssl.create_default_context()
         if self.certificate:
-            # The exact certificate is known; the host name in it is often not that of loopback, so it is not checked.
+            # The exact certificate is known. Its host name is often not the loopback name, so the name is not checked.
             context.load_verify_locations(self.certificate)
             context.check_hostname = False
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -68,7 +68,7 @@ class ServerAddress:
 
 
 def _same_site() -> dict[str, str]:
-    """Return a cookie and a header with the same value; a server without a token checks both against forgery."""
+    """Return a cookie and a header with the same value. A server without a token compares them to prevent forgery."""
     value = secrets.token_hex(16)
     return {"Cookie": f"_xsrf={value}", "X-XSRFToken": value}
 
@@ -82,7 +82,7 @@ def own_kernel_id() -> str | None:
     from traitlets.config import Application
 
     app = Application.instance() if Application.initialized() else None
-    if not isinstance(app, IPKernelApp):  # in a terminal, this is IPython's parser
+    if not isinstance(app, IPKernelApp):  # a terminal has IPython's own application
         return None
     match = _KERNEL_FILE.fullmatch(Path(app.connection_file).name)
     return match.group(1) if match else None
@@ -113,7 +113,7 @@ def _is_http(url: str) -> bool:
 
 
 def _from_info_file(parent: str, runtime_folder: Path) -> tuple[str, str, str]:
-    """Return address, token and an empty certificate of the server with this process id, from its info file."""
+    """Read address and token of the server with this process id from its info file. The certificate stays empty."""
     if not parent.isdigit():
         return "", "", ""
     try:
@@ -158,7 +158,7 @@ async def _owns(address: ServerAddress, kernel_id: str) -> bool:
 
 ANSWER_TIMEOUT = 15.0
 START_TIMEOUT = 180.0
-"""Seconds for the start of a sandbox, long enough for a busy engine or a large image."""
+"""Maximum seconds for the start of a sandbox, enough for a busy engine or a large image."""
 
 
 async def ask_server(
@@ -169,7 +169,7 @@ async def ask_server(
     *,
     timeout: float = ANSWER_TIMEOUT,
 ) -> tuple[int, dict[str, Any]]:
-    """Send a request to the server, and return status and answer.
+    """Send a request to the server, and return the HTTP status and the answer.
 
     Raises:
         SandboxError: as reported by the server; SandboxLostError if the server does not answer.

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 async def connect_server() -> ServerKeeper | None:
-    """Return the keeper at this kernel's Jupyter server; None without such a server or without the extension there."""
+    """Return a keeper at this kernel's Jupyter server; None if no such server has the extension."""
     kernel_id = own_kernel_id()
     address = await find_own_server(kernel_id) if kernel_id else None
     return ServerKeeper(address, kernel_id) if address and kernel_id else None
@@ -55,7 +55,7 @@ class ServerKeeper:
         return self._address.url
 
     async def mint_token(self, sandbox: Sandbox, *, keep: bool) -> str | None:
-        """Return a token for outside agents to use a sandbox of this server; None if the present token stays."""
+        """Return a new token with which outside agents can use a sandbox; None if the present token stays valid."""
         _, answer = await self._ask(f"sandboxes/{server_id(sandbox)}/mcp-token", "POST", {"keep": keep})
         token: str | None = answer["token"]
         return token
@@ -153,7 +153,7 @@ class ServerKeeper:
         return True
 
     async def stop_idle(self) -> str | None:
-        """End the longest idle sandbox of another notebook; return the notebook's name, or None if none is idle."""
+        """See `NotebookSandboxes.stop_idle`."""
         body = {"kernel_id": self._kernel_id, "most": 1}
         _, answer = await self._ask("sandboxes/stop-idle", "POST", body)
         names = [sandbox["notebook"] or "a kernel without a notebook" for sandbox in answer["stopped"]]
@@ -194,7 +194,7 @@ def server_id(sandbox: Sandbox) -> str:
 
 
 def _request(options: SandboxOptions) -> dict[str, Any]:
-    """Return the options as the body of a request, without unset options, so that the site's defaults apply."""
+    """Return the options as the body of a request. Unset options are left out, so that the site's defaults apply."""
     request = {name: value for name, value in options.to_json().items() if value is not None}
     if request.get("isolation") == "auto":
         del request["isolation"]

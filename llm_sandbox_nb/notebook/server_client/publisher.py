@@ -1,8 +1,8 @@
-"""Publication of a run of this kernel at the Jupyter server, and the watchers' decisions on the way back.
+"""Publication of a kernel's run at the Jupyter server, which sends the decisions of watchers back.
 
 Recorded events are read from the run's record as fast as the server accepts them, so nothing is queued and the run
-never waits. Of unfinished text, only the newest state is kept. After a broken connection the publisher connects again,
-and the server names the first event that it needs; a restarted server needs all events.
+never waits. Only the newest state of an unfinished text is kept. After a broken connection the publisher connects
+again, and the server names the first event that it needs; a restarted server needs all events.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _BATCH_BYTES = 512 * 1024
 _TEXT_INTERVAL = 0.02
-"""Seconds between two messages with unfinished text only."""
+"""Seconds between two messages that hold only unfinished text."""
 _RETRY_FIRST, _RETRY_MAX = 0.1, 2.0
 _ANSWER_TIMEOUT = 10.0
 _AWAY_SECONDS = 5.0
@@ -54,14 +54,14 @@ class _AwayError(LLMSandboxError):
 
 
 class RunPublisher:
-    """Publishes one run. Use it in the loop of the run; only `watched` may be read from other threads."""
+    """Publisher of one run. Use it in the loop of the run; only `watched` may be read from other threads."""
 
     def __init__(self, address: ServerAddress, kernel_id: str) -> None:
         self._address = address
         self._kernel_id = kernel_id
         self._run: Run | None = None
         self._ended: ev.RunFinished | None = None
-        """The end of the run before it was resumed, unless it was rewound."""
+        """Event that ended the run before it was resumed; None if there is none, or if the run was rewound."""
         self._goes_on = False
         self._cell: PageCell | None = None
         self._tail = LiveTail()
@@ -72,11 +72,11 @@ class RunPublisher:
         self._refused = False
         self._connected = False
         self._known = asyncio.Event()
-        """Set once the server has accepted the run."""
+        """Event that is set as soon as the server has accepted the run."""
         self.shared = False
         """True if all pages of the notebook share one document, so that each change of an output reaches all pages."""
         self._ticket: str | None = None
-        """Ticket from the server that allows publishing at a restarted server."""
+        """Ticket from the server, which lets this kernel publish again after the server has restarted."""
         self._outside: tuple[OutsideCalls, str] | None = None
         self._calls: dict[int, asyncio.Task[None]] = {}
         """Running calls of an outside agent, by the server's numbers."""
@@ -104,17 +104,17 @@ class RunPublisher:
         self._task = asyncio.ensure_future(self._publish(run))
 
     def listen(self, event: ev.Event) -> None:
-        """Note an event; registered as a listener of the run."""
+        """Note an event of the run. This method is a listener of the run."""
         self._tail.follow(event)
         self._news.set()
 
     async def until_known(self, patience: float = _AWAY_SECONDS) -> None:
-        """Wait a few seconds at most until the server knows the run."""
+        """Wait until the server knows the run, but at most `patience` seconds."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._known.wait(), patience)
 
     async def finish(self, patience: float = 2.0, longest: float = 60.0) -> None:
-        """Wait a moment until the server has all events of the ended run; if it does not, retry in the background."""
+        """Wait at most `patience` seconds until the server has all events. Then continue in the background."""
         if self._task is None:
             return
         self._news.set()
@@ -255,7 +255,7 @@ async def _call(calls: OutsideCalls, connection: WebSocketClientConnection, aske
 
 
 async def _decide(run: Run, asked: dict[str, Any]) -> str | None:
-    """Execute a decision, and return an error sentence or None."""
+    """Execute a decision. Return an error message, or None if there was no error."""
     body = {name: value for name, value in asked.items() if name not in ("type", "id")}
     try:
         decision = parse_decision(body)
@@ -269,7 +269,7 @@ async def _decide(run: Run, asked: dict[str, Any]) -> str | None:
 
 
 def _file(run: Run, path: str, most: int) -> dict[str, Any]:
-    """Return a file's size, and its content unless too large; an empty object if the file is missing."""
+    """Return a file's size, and its content if the size is at most `most`. A missing file gives an empty object."""
     try:
         file = run.files[path]
         size = file.size

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 SANDBOX_ENDED = 4410
-"""WebSocket close code for an ended sandbox, with the reason; connecting again cannot succeed."""
+"""WebSocket close code that means that the sandbox has ended, so that connecting again cannot succeed."""
 _CONNECT_TIMEOUT = 10.0
 
 
@@ -36,7 +36,7 @@ class ServerUnreachableError(LLMSandboxError):
 
 
 class WebSocketTransport:
-    """Carries frames between a channel of this kernel and a sandbox of the server."""
+    """Transport of frames between a channel of this kernel and a sandbox of the server."""
 
     def __init__(self, connection: WebSocketClientConnection) -> None:
         self._connection = connection
@@ -71,7 +71,7 @@ class WebSocketTransport:
 
     @property
     def ended(self) -> str | None:
-        """The server's reason why the sandbox ended, if it sent one."""
+        """The reason why the server ended the sandbox; None if the sandbox has not ended."""
         if self._connection.close_code != SANDBOX_ENDED:
             return None
         return self._connection.close_reason or "The sandbox has ended."
@@ -112,7 +112,7 @@ _RETRY_FIRST, _RETRY_MAX = 0.1, 2.0
 
 
 class ServerSandbox(ChannelSandbox):
-    """See `Sandbox`. Closing it ends the connection; the server keeps the sandbox."""
+    """See `Sandbox`. `close` ends only the connection: the server keeps the sandbox, unless `own` is true."""
 
     channel: ReconnectingChannel
 
@@ -124,12 +124,12 @@ class ServerSandbox(ChannelSandbox):
         patience: float = LEASE,
         own: bool = False,
     ) -> None:
-        """Connect to a sandbox.
+        """Prepare the connection to a sandbox.
 
         Args:
             model: the server's description of the sandbox.
             patience: seconds to wait for a server that does not answer.
-            own: `close` ends the sandbox, such as a fork, and not only the connection.
+            own: True if `close` also ends the sandbox, such as a fork.
         """
         self.server_id: str = model["id"]
         self._address = address
@@ -153,7 +153,7 @@ class ServerSandbox(ChannelSandbox):
         return self.channel.ended
 
     async def clone(self) -> ServerSandbox:
-        """See `CheckpointingSandbox.clone`. The server applies its policy, and ends the clone with this kernel."""
+        """See `CheckpointingSandbox.clone`. The server applies its policy, and ends the clone when this kernel ends."""
         _, model = await ask_server(
             self._address, f"sandboxes/{self.server_id}/fork", "POST", {}, timeout=START_TIMEOUT
         )
@@ -182,7 +182,7 @@ class ReconnectingChannel(Channel):
         super().__init__(_NoTransport())
         self.lost = SandboxLostError("It is not connected yet.")
         self.greeting: Mapping[str, Any] = {}
-        """Fields of `hello` on each new connection."""
+        """Fields of the `hello` message on each new connection."""
         self.why_ended = lambda: self._sandbox_ended() or "the connection to the Jupyter server broke"
         self._address = address
         self._sandbox_id = sandbox_id
@@ -192,7 +192,7 @@ class ReconnectingChannel(Channel):
 
     @property
     def ended(self) -> SandboxLostError | None:
-        """The error that makes reconnecting useless."""
+        """The error that makes reconnecting useless; None if there is no such error."""
         if self._closed:
             return SandboxLostError("The connection to the sandbox was closed; ask for the sandbox again.")
         reason = self._sandbox_ended()
