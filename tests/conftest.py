@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 import hypothesis
 import pytest
 import support
+from check_tests import CAMPAIGNS_ONLY
 from own_environments import environment
 from support import require
 
@@ -46,9 +46,6 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("usual")
 
 
-_CAMPAIGNS_ONLY = re.compile(r"^pytestmark = (\[[^\]]*)?pytest\.mark\.campaign\b", re.MULTILINE)
-
-
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out files of campaigns alone before their import, for each worker imports all files and some need torch.
 
@@ -58,7 +55,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     if collection_path in {config.invocation_params.dir / arg.partition("::")[0] for arg in config.args}:
         return None
-    if collection_path.parent.name == "performance" or _CAMPAIGNS_ONLY.search(
+    if collection_path.parent.name == "performance" or CAMPAIGNS_ONLY.search(
         collection_path.read_text("utf-8")
     ):
         return True
