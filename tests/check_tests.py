@@ -22,6 +22,13 @@ FOREVER = 60.0
 MOST_SLEEPS = 3
 """Real sleeps that all of tests/unit may hold."""
 
+HEAVY_IMPORTS = {
+    "inspect_ai", "litellm", "matplotlib", "numpy", "openai", "pandas", "peft", "torch", "transformers", "trl",
+}  # fmt: skip
+"""Packages whose import takes half a second to ten seconds of processor time."""
+CAMPAIGNS_ONLY = re.compile(r"^pytestmark = (\[[^\]]*)?pytest\.mark\.campaign\b", re.MULTILINE)
+"""The mark of a file all of whose tests are campaigns."""
+
 TIME_OUT_TESTED = re.compile(r"#.*\btime-out is what is tested")
 ON_PURPOSE = re.compile(r"#.*\bon purpose: \S+ \S+ \S+")
 CONSTANT_MARK = re.compile(r"\bsleep +\d{2,}")
@@ -312,6 +319,22 @@ def sleeps_in_unit_tests(module: Module) -> Iterator[tuple[ast.AST, str, str]]:
             )
 
 
+def heavy_imports(module: Module) -> Iterator[tuple[ast.AST, str, str]]:
+    """Imports that each worker would execute, since all of them collect all files."""
+    if CAMPAIGNS_ONLY.search(module.source) or "performance" in module.file.parts:
+        return  # tests/conftest.py leaves the file out where no campaign is wanted
+    for node in module.tree.body:
+        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            if (package := name.partition(".")[0]) in HEAVY_IMPORTS:
+                yield (
+                    node,
+                    "import",
+                    f"each worker imports {package} here: import it in the function that needs it",
+                )
+
+
 Known = dict[tuple[str, str], bool]
 """Whether a function asserts; its key is the module's name (empty for a method) and its own."""
 
@@ -390,7 +413,7 @@ def findings(modules: list[Module], known: list[Module] | None = None) -> list[F
     for module in modules:
         rules = [constant_marks(module), sleeps_before(module), short_time_outs(module)]
         if module.file.name.startswith("test_"):
-            rules.append(tests_without_assertion(module, asserting))
+            rules += [tests_without_assertion(module, asserting), heavy_imports(module)]
         for rule in rules:
             for node, kind, text in rule:
                 comments = module.comments(node)

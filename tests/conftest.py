@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import hypothesis
 import pytest
 import support
+from check_tests import CAMPAIGNS_ONLY
 from own_environments import environment
 from support import require
 
@@ -42,6 +44,33 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("usual")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files of campaigns alone before their import, for each worker imports all files and some need torch.
+
+    A file that the command names is collected, so that pytest reports its tests as deselected.
+    """
+    if "not campaign" not in config.option.markexpr or collection_path.suffix != ".py":
+        return None
+    if collection_path in {config.invocation_params.dir / arg.partition("::")[0] for arg in config.args}:
+        return None
+    if collection_path.parent.name == "performance" or CAMPAIGNS_ONLY.search(
+        collection_path.read_text("utf-8")
+    ):
+        return True
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector the modules and tests, which live to the end: it would go through them often."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -53,7 +53,7 @@ def _turn(entry: dict[str, Any]) -> Labelled:
 @functools.cache
 def load() -> dict[str, list[Labelled]]:
     """All turns: those of each example by `domain`, `traps`, and `held_out`."""
-    content = yaml.safe_load(FILE.read_text("utf-8"))
+    content = yaml.load(FILE.read_text("utf-8"), Loader=yaml.CSafeLoader)
     found = {one["domain"]: [_turn(turn) for turn in one["turns"]] for one in content["trajectories"]}
     return found | {name: [_turn(turn) for turn in content[name]] for name in ("traps", "held_out")}
 

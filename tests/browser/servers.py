@@ -29,6 +29,24 @@ NO_NEWS = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": T
 _STARTED = """() => window.jupyterapp && Promise.race([
   jupyterapp.restored.then(() => true), new Promise(done => setTimeout(done, 1_000, false))
 ])"""
+_EMPTY_LAB = """() => {
+  const { shell } = jupyterapp;
+  for (const widget of [...shell.widgets('main')]) {
+    widget.context?.dispose();
+    widget.dispose();
+  }
+  shell.activateById('filebrowser');
+  shell.collapseRight();
+  localStorage.clear();
+  sessionStorage.clear();
+  window.isEmptyLab = true;
+}"""
+_USE_EMPTY_LAB = """() => {
+  const empty = window.isEmptyLab === true;
+  window.isEmptyLab = false;
+  return empty;
+}"""
+_OPEN = """options => jupyterapp.commands.execute('docmanager:open', options).then(() => null)"""
 _CURRENT = "() => jupyterapp.shell.currentWidget?.context?.isReady"
 # Chromium drops a socket when a container comes or goes, and with it the kernel's answer: reconnect, as a person does.
 _KERNEL = """async () => {
@@ -170,8 +188,24 @@ def jupyter(folder: Path, **options: Any) -> Iterator[Jupyter]:
         support.KEPT_PIDS.intersection_update(before)
 
 
+def empty_lab(page: Page) -> None:
+    """Close what is open in a Lab page, so that the next notebook or run opens there: a load takes seconds of CPU."""
+    page.evaluate(_EMPTY_LAB)
+
+
+def _is_empty_lab(page: Page, server: FrontEnd) -> bool:
+    """True once after `empty_lab`; a navigation makes it false."""
+    if server.app != "lab" or not page.url.startswith(f"{server.jupyter.url}lab"):
+        return False
+    return bool(page.evaluate(_USE_EMPTY_LAB))
+
+
 def open_notebook(page: Page, server: FrontEnd, path: str, *, kernel: bool = True) -> None:
-    page.goto(server.address(path))
+    """Open a notebook in an empty Lab if the page shows one, else by loading the page."""
+    if _is_empty_lab(page, server):
+        page.evaluate(_OPEN, {"path": server.path(path)})
+    else:
+        page.goto(server.address(path))
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=PATIENCE)
     wait_in_page(page, _STARTED)
     wait_in_page(page, _CURRENT)
@@ -184,13 +218,10 @@ def open_as_run(page: Page, server: FrontEnd, path: str) -> None:
     if server.app == "notebook":
         page.goto(f"{server.address(path)}&factory=Trajectory")
         return
-    page.goto(f"{server.jupyter.url}lab?reset&token={server.jupyter.token}")
+    if not _is_empty_lab(page, server):
+        page.goto(f"{server.jupyter.url}lab?reset&token={server.jupyter.token}")
     wait_in_page(page, _STARTED)
-    page.evaluate(
-        """path => jupyterapp.commands.execute('docmanager:open', { path, factory: 'Trajectory' })
-             .then(() => null)""",
-        server.path(path),
-    )
+    page.evaluate(_OPEN, {"path": server.path(path), "factory": "Trajectory"})
 
 
 def wait_for_kernel(page: Page) -> None:

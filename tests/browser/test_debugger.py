@@ -91,6 +91,7 @@ def wait_for_the_end(page: Page, reason: str = "Submitted, not checked") -> list
     return events
 
 
+@pytest.mark.open_lab
 def test_keys_edits_a_denial_and_words_at_a_run_that_is_stopped(server: FrontEnd, page: Page) -> None:
     """Keys are bound only while a run is stopped."""
     begin(server, page, "edit", "--step", SCRIPT)
@@ -140,6 +141,7 @@ def test_keys_edits_a_denial_and_words_at_a_run_that_is_stopped(server: FrontEnd
 
 
 @pytest.mark.campaign
+@pytest.mark.open_lab
 def test_files_and_a_fork_at_a_breakpoint_where_the_run_is_ended(server: FrontEnd, page: Page) -> None:
     """By buttons, although the kernel is busy with the run; the files of a step are there after its end too."""
     begin(server, page, "break", "--break \"'rm ' in command\"", SCRIPT)
@@ -180,6 +182,7 @@ def look_at_files(page: Page) -> None:
 
 
 @pytest.mark.campaign
+@pytest.mark.open_lab
 def test_all_commands_of_a_run_are_approved_at_the_first(server: FrontEnd, page: Page) -> None:
     begin(server, page, "approve", "--approve ask", SCRIPT)
     stopped(page, 1).get_by_role("button", name="Approve all commands of this run").click()
@@ -198,6 +201,7 @@ def rewind_to(card: Locator, step: int) -> None:
     form.get_by_role("button", name="Rewind", exact=True).click()
 
 
+@pytest.mark.open_lab
 def test_a_rewound_run_continues_in_its_card(server: FrontEnd, page: Page) -> None:
     """Plainly, with words to the model, and with another next call; each time undone by a rewind."""
     begin(server, page, "continue", "", COUNTS)
@@ -239,6 +243,7 @@ def test_a_rewound_run_continues_in_its_card(server: FrontEnd, page: Page) -> No
 RESTART = "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart().then(() => null)"
 
 
+@pytest.mark.open_lab
 def test_a_run_that_asks_for_approval_asks_again_after_a_reload_and_after_a_restart(
     server: FrontEnd, page: Page
 ) -> None:
@@ -272,6 +277,7 @@ def test_a_run_that_asks_for_approval_asks_again_after_a_reload_and_after_a_rest
 
 
 @pytest.mark.campaign
+@pytest.mark.open_lab
 def test_keys_reach_all_and_a_rewind_shows_what_another_cell_made(server: FrontEnd, page: Page) -> None:
     """Labels are seen, not icons, and each is one click or a few keys from the card."""
     begin(server, page, "others", "", COUNTS, OTHER)

@@ -12,7 +12,7 @@ from failures import new_window
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from playwright.sync_api import Browser, Page, expect
-from servers import APPS, ROOT, FrontEnd, open_as_run
+from servers import APPS, ROOT, FrontEnd, empty_lab, open_as_run
 from view_states import PIXEL
 from warm_kernels import kernel_environment
 
@@ -84,6 +84,7 @@ def assert_shows_files(page: Page) -> None:
 
 
 @pytest.mark.parametrize("server", APPS, indirect=True)
+@pytest.mark.open_lab
 def test_a_journal_opens_as_the_run_with_its_files(server: FrontEnd, page: Page) -> None:
     open_as_run(page, server, "run/journal.jsonl")
     assert_shows_steps(page)
@@ -91,6 +92,7 @@ def test_a_journal_opens_as_the_run_with_its_files(server: FrontEnd, page: Page)
     expect(page.locator(".lsn-step a").first).to_have_attribute("rel", "noopener noreferrer nofollow")
 
 
+@pytest.mark.open_lab
 def test_a_trajectory_of_the_paper_opens_as_the_run(server: FrontEnd, page: Page) -> None:
     open_as_run(page, server, "run/trajectory.json")
     assert_shows_steps(page)
@@ -105,6 +107,7 @@ def test_files_of_these_names_open_as_they_did_before(server: FrontEnd, page: Pa
         expect(page.locator(".lsn-host")).to_have_count(0)
 
 
+@pytest.mark.open_lab
 def test_another_trajectory_json_is_shown_as_the_text_it_is(server: FrontEnd, page: Page) -> None:
     for why in ("This file is not a trajectory.", "other trajectories need the server part"):
         open_as_run(page, server, "other/trajectory.json")
@@ -112,6 +115,8 @@ def test_another_trajectory_json_is_shown_as_the_text_it_is(server: FrontEnd, pa
         expect(page.locator(".lsn-other")).to_contain_text("<script>window.hit=1</script>")
         assert page.evaluate("() => window.hit") is None
         page.route("**/foreign-record*", lambda route: route.abort())
+        if server.app == "lab":
+            empty_lab(page)
 
 
 def test_an_exported_file_shows_everything_and_asks_for_nothing(

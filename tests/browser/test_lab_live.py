@@ -31,12 +31,14 @@ PACKED = (
 @pytest.mark.parametrize(
     "server", ["lab", pytest.param("notebook", marks=pytest.mark.campaign)], indirect=True
 )
+@pytest.mark.open_lab
 def test_stop_ends_a_command(server: FrontEnd, page: Page) -> None:
     """How soon is measured with every version of Lab, Notebook and ipykernel, in test_lab_versions."""
     seconds_to_stop(server, page, "endless", "python3")
 
 
 @pytest.mark.campaign
+@pytest.mark.open_lab
 def test_pause_and_say(server: FrontEnd, page: Page) -> None:
     pause_and_say(server, page)
 
@@ -78,6 +80,7 @@ def is_over(server: FrontEnd, name: str) -> bool:
     return any(event["kind"] == "run.finished" for event in journal(server, name))
 
 
+@pytest.mark.open_lab
 def test_after_a_reload_the_card_of_a_live_run_comes_back(server: FrontEnd, page: Page) -> None:
     """Once nothing of it was saved, then its beginning was."""
     go = server.root / "go"
@@ -107,6 +110,7 @@ def test_after_a_reload_the_card_of_a_live_run_comes_back(server: FrontEnd, page
 
 
 @pytest.mark.campaign
+@pytest.mark.open_lab
 def test_the_card_of_a_run_that_ended_meanwhile_comes_back_until_it_is_cleared(
     server: FrontEnd, page: Page
 ) -> None:

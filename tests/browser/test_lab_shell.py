@@ -161,6 +161,7 @@ def test_a_run_opens_in_a_tab_where_keys_go_from_step_to_step(server: FrontEnd, 
 
 
 @LAB
+@pytest.mark.open_lab
 def test_the_panel_opens_runs_that_go_on_and_those_that_are_over(server: FrontEnd, page: Page) -> None:
     go = server.root / "go-tab"
     finished(server, page, "rows")

@@ -86,6 +86,7 @@ def assert_shows(page: Page, run: Run) -> None:
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
 
 
+@pytest.mark.open_lab
 def test_two_browsers_see_and_steer_one_run(server: FrontEnd, page: Page, other: Page) -> None:
     go = server.root / "go-shared"
     begin(server, page, "shared", patient(go))

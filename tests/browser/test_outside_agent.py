@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from outside_agents import PlainClient
 from playwright.sync_api import Page, expect
 from servers import FrontEnd, bundles, command, open_notebook
 from waiting import eventually
 
 
+@pytest.mark.open_lab
 def test_an_outside_agent_is_watched_approved_and_stopped(server: FrontEnd, page: Page) -> None:
     first = "%load_ext llm_sandbox_nb\n%config SandboxMagics.isolation = 'process'"
     name = server.notebook("outside.ipynb", first, "%sandbox mcp --approve ask", "print(6 * 7)")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from card_runs import card_of, start_event, step_events
-from failures import new_window
-from playwright.sync_api import Browser, Page, expect
-from test_view_states import SCREENS
-from view_states import chained, finished, long_run, show, state_page
+from playwright.sync_api import Page, expect
+from view_states import SCREENS, chained, finished, long_run, show
 from waiting import eventually, wait_until_in_sight
 
 from llm_sandbox_nb.card.bundle import Caps
@@ -21,15 +18,18 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 
 @pytest.fixture
-def open_page(browser: Browser, assets: tuple[str, str]) -> Iterator[Callable[[str], Page]]:
-    with ExitStack() as windows:
+def open_page(on_screen: Callable[[str], Page]) -> Callable[..., Page]:
+    """The page of a screen, at its top; `show` puts a run in the place of the one before."""
 
-        def opened(screen: str = "light") -> Page:
-            page = windows.enter_context(new_window(browser, **SCREENS[screen])).new_page()
-            page.set_content(state_page(*assets))
-            return page
+    def opened(screen: str = "light") -> Page:
+        page = on_screen(screen)
+        page.bring_to_front()
+        page.set_viewport_size(SCREENS[screen]["viewport"])
+        page.mouse.move(0, 0)
+        page.evaluate("() => { document.getElementById('view').replaceChildren(); scrollTo(0, 0); }")
+        return page
 
-        yield opened
+    return opened
 
 
 @pytest.mark.parametrize("capped", [False, True], ids=["page", "notebook"])
@@ -57,11 +57,12 @@ def test_answer_outcome_and_first_error_are_in_sight_at_once(
 
 @pytest.mark.parametrize("host", ["page", "export", "plain card"])
 def test_sixty_steps_with_one_fault_fit_one_screen_and_the_fault_is_seen(
-    open_page: Callable[..., Page], host: str, tmp_path: Path
+    open_page: Callable[..., Page], page: Page, host: str, tmp_path: Path
 ) -> None:
-    page = open_page()
-    page.set_viewport_size({"width": 1100, "height": 900})
     events = chained(long_run(60, (31,)))
+    if host == "page":
+        page = open_page()
+    page.set_viewport_size({"width": 1100, "height": 900})
     if host == "page":
         show(page, long_run(60, (31,)))
     elif host == "export":
@@ -76,24 +77,22 @@ def test_sixty_steps_with_one_fault_fit_one_screen_and_the_fault_is_seen(
     assert card.evaluate("node => node.getBoundingClientRect().bottom + scrollY") <= 900
 
 
-def test_an_exported_page_of_sixty_steps_answers_at_once(browser: Browser, tmp_path: Path) -> None:
+def test_an_exported_page_of_sixty_steps_answers_at_once(page: Page, tmp_path: Path) -> None:
     path = export_html(Run(tmp_path, Trajectory(chained(long_run(60, (9, 18))))), tmp_path / "run.html")
-    with new_window(browser, **SCREENS["light"]) as window:
-        page = window.new_page()
-        page.goto(path.as_uri())
-        for part in (".lsn-header .lsn-badge", ".lsn-answer", ".lsn-facts button.lsn-chip"):
-            wait_until_in_sight(page, part)
+    page.set_viewport_size(SCREENS["light"]["viewport"])
+    page.goto(path.as_uri())
+    for part in (".lsn-header .lsn-badge", ".lsn-answer", ".lsn-facts button.lsn-chip"):
+        wait_until_in_sight(page, part)
 
 
-def test_the_plain_card_of_sixty_steps_answers_at_once(browser: Browser) -> None:
+def test_the_plain_card_of_sixty_steps_answers_at_once(page: Page) -> None:
     card = card_of(chained(long_run(60, (9, 18))), Caps(), Path())
-    with new_window(browser, **SCREENS["light"]) as window:
-        page = window.new_page()
-        page.set_content(card.final()["text/html"])
-        for part in (".lsn-answer", ".lsn-facts", ".lsn-row"):
-            wait_until_in_sight(page, part)
-        expect(page.locator(".lsn-answer")).to_contain_text("The mean price is")
-        expect(page.locator(".lsn-facts")).to_contain_text("First error: step 9")
+    page.set_viewport_size(SCREENS["light"]["viewport"])
+    page.set_content(card.final()["text/html"])
+    for part in (".lsn-answer", ".lsn-facts", ".lsn-row"):
+        wait_until_in_sight(page, part)
+    expect(page.locator(".lsn-answer")).to_contain_text("The mean price is")
+    expect(page.locator(".lsn-facts")).to_contain_text("First error: step 9")
 
 
 def test_the_card_in_a_notebook_scrolls_by_itself_and_its_timeline_stays(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import cache
-from typing import Any
 
 import pytest
 from axe import violations
@@ -13,32 +10,12 @@ from failures import new_window
 from playwright.sync_api import Browser, Page
 from test_hostile import UNPROTECTED
 from view_page import build
-from view_states import ON_ALL, STATES, THEN, finished, long_run, show, show_state, state_page
+from view_states import ON_ALL, SCREENS, STATES, THEN, finished, long_run, show, show_state, state_page
 
-SCREENS: dict[str, dict[str, Any]] = {
-    "light": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light"},
-    "dark": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"},
-    "narrow": {"viewport": {"width": 800, "height": 800}, "color_scheme": "light"},
-    "zoomed": {"viewport": {"width": 640, "height": 400}, "device_scale_factor": 2, "color_scheme": "dark"},
-}
 CAMPAIGN = {screen: pytest.mark.campaign for screen in SCREENS if screen != "light"}
 EVIL = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>\u202e"
 """The canary: it sets `hit` wherever it is parsed as HTML."""
 HIT = "() => window.hit === 1"
-
-
-@pytest.fixture(scope="module")
-def on_screen(browser: Browser, assets: tuple[str, str]) -> Iterator[Callable[[str], Page]]:
-    """The page of a screen, in which each state takes the place of the one before."""
-    with ExitStack() as windows:
-
-        @cache
-        def opened(screen: str) -> Page:
-            page = windows.enter_context(new_window(browser, **SCREENS[screen])).new_page()
-            page.set_content(state_page(*assets))
-            return page
-
-        yield opened
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,13 @@ STATES: dict[str, tuple[Callable[[], list[ev.Event]], bool]] = {
 ON_ALL = {"finished", "failed", "long", "running", "thinking", "rewound", "cut off", "held", "ready"}
 """The other states differ from these in a few elements only: light and dark, side by side with nothing else."""
 
+SCREENS: dict[str, dict[str, Any]] = {
+    "light": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"},
+    "narrow": {"viewport": {"width": 800, "height": 800}, "color_scheme": "light"},
+    "zoomed": {"viewport": {"width": 640, "height": 400}, "device_scale_factor": 2, "color_scheme": "dark"},
+}
+
 
 def state_page(script: str, style: str, evil: str = "x") -> str:
     """A page for `show`, whose server says `evil` wherever it may say something."""

@@ -5,13 +5,13 @@ The checks are Inspect's own, from the pinned version in the optional extra `con
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from importlib.metadata import version
 from importlib.util import find_spec
-from types import ModuleType
-from typing import Any
+from pathlib import Path
 
 import pytest
 import support
@@ -22,10 +22,6 @@ from llm_sandbox_nb.sandbox.open import open_sandbox
 
 if find_spec("inspect_ai") is None and os.environ.get("LLM_SANDBOX_REQUIRE_ENGINES") != "1":
     pytest.skip("Inspect AI is not installed: pip install --group conformance", allow_module_level=True)
-
-from inspect_ai.util._sandbox import self_check
-
-from llm_sandbox_nb.hosts.inspect_sandbox import InspectSandbox
 
 PINNED = "0.3.285"
 ROOT_READS_AND_WRITES_ALL = {
@@ -44,14 +40,17 @@ def known_failures(isolation: str, profile: str) -> set[str]:
     return ROOT_READS_AND_WRITES_ALL if profile == "standard" else set()
 
 
-Check = Callable[[InspectSandbox], Coroutine[Any, Any, None]]
+def names_of_checks() -> list[str]:
+    """Read them from Inspect's source: its import takes three seconds, and each worker collects this file."""
+    package = find_spec("inspect_ai")
+    assert package is not None
+    assert package.origin is not None
+    source = Path(package.origin).parent / "util" / "_sandbox" / "self_check.py"
+    names = [getattr(node, "name", "") for node in ast.parse(source.read_text("utf-8")).body]
+    return sorted(name for name in names if name.startswith("test_"))
 
 
-def checks_of(module: ModuleType) -> dict[str, Check]:
-    return {name: getattr(module, name) for name in module.__all__}
-
-
-CHECKS = checks_of(self_check)
+CHECKS = names_of_checks()
 
 
 class Host:
@@ -64,7 +63,12 @@ class Host:
         self.sandbox: Sandbox = self.runner.run(_open(isolation, profile))
 
     def check(self, name: str) -> None:
-        self.runner.run(asyncio.wait_for(CHECKS[name](InspectSandbox(self.sandbox)), 90))
+        from inspect_ai.util._sandbox import self_check
+
+        from llm_sandbox_nb.hosts.inspect_sandbox import InspectSandbox
+
+        check = getattr(self_check, name)
+        self.runner.run(asyncio.wait_for(check(InspectSandbox(self.sandbox)), 90))
         self.kept |= support.child_pids()
         support.KEPT_PIDS.update(self.kept)
 
@@ -102,7 +106,10 @@ def host(request: pytest.FixtureRequest) -> Iterator[Host]:
 
 def test_the_suite_is_the_one_that_was_counted() -> None:
     assert version("inspect_ai") == PINNED
+    from inspect_ai.util._sandbox import self_check
+
     assert len(CHECKS) == 44
+    assert set(CHECKS) == set(self_check.__all__)
     assert set(CHECKS) > ROOT_READS_AND_WRITES_ALL
 
 
@@ -112,7 +119,7 @@ WAITS = {"test_exec_timeout_kills_process", "test_exec_timeout_kills_child_proce
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.campaign if name in WAITS else ()) for name in sorted(CHECKS)],
+    [pytest.param(name, marks=pytest.mark.campaign if name in WAITS else ()) for name in CHECKS],
 )
 def test_inspect_check(host: Host, name: str, request: pytest.FixtureRequest) -> None:
     if name in host.known_failures:

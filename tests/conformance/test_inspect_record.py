@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support import run
@@ -13,17 +13,23 @@ from support import run
 if find_spec("inspect_ai") is None and os.environ.get("LLM_SANDBOX_REQUIRE_ENGINES") != "1":
     pytest.skip("Inspect AI is not installed: pip install --group conformance", allow_module_level=True)
 
-from inspect_ai import eval as run_tasks
-from inspect_ai.log import EvalSample, read_eval_log
-from inspect_ai.util import SandboxEnvironmentSpec
-from inspect_task import sums
-
-from llm_sandbox_nb.hosts.inspect_record import STORE_KEY
-from llm_sandbox_nb.hosts.inspect_sandbox import SandboxConfig
 from llm_sandbox_nb.runs.run import Run
+
+if TYPE_CHECKING:
+    from inspect_ai.log import EvalSample
+
+STORE_KEY = "llm_sandbox_nb_run"
 
 
 def evaluated(folder: Path, **options: Any) -> list[EvalSample]:
+    # Not at collection: each worker would spend three seconds on it.
+    from inspect_ai import eval as run_tasks
+    from inspect_ai.log import read_eval_log
+    from inspect_ai.util import SandboxEnvironmentSpec
+    from inspect_task import sums
+
+    from llm_sandbox_nb.hosts.inspect_sandbox import SandboxConfig
+
     config = SandboxConfig(isolation="process", **options)
     task = sums()
     task.sandbox = SandboxEnvironmentSpec("llm-sandbox-nb", config)

@@ -81,6 +81,26 @@ def test_each_habit_is_refused_and_its_cure_accepted(habit: str, tmp_path: Path)
     assert found(tmp_path, cure) == []
 
 
+@pytest.mark.parametrize(
+    ("source", "kinds"),
+    [
+        ("import torch", ["import"]),
+        ("from openai.types import chat", ["import"]),
+        ("@pytest.mark.campaign\ndef test_it(): assert torch\nimport torch", ["import"]),
+        ("pytestmark = pytest.mark.campaign\nimport torch", []),
+        ("pytestmark = [pytest.mark.timeout(9), pytest.mark.campaign]\nimport torch", []),
+        ("def test_it():\n    import torch\n    assert torch", []),
+    ],
+)
+def test_an_import_that_takes_long_is_refused_where_every_worker_makes_it(
+    source: str, kinds: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "tests" / "test_planted.py"
+    file.parent.mkdir()
+    file.write_text(source)
+    assert [one.kind for one in check_tests.findings(check_tests.read([file]))] == kinds
+
+
 def test_an_exception_needs_a_reason(tmp_path: Path) -> None:
     planted = "time.sleep(0.5){}\nassert not alive"
     assert found(tmp_path, planted.format("  # on purpose")) == ["sleep"]

@@ -11,7 +11,6 @@ import labelled
 import pytest
 from card_runs import run_events, written
 from labelled import EXAMPLES, load
-from matplotlib.figure import Figure
 
 from llm_sandbox_nb.analysis.behaviour import behaviour_of, plain_output, succeeded, writing_of
 from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame, tools_frame, turns_frame
@@ -32,6 +31,8 @@ def replied(step: int, prompt: int, completion: int, reasoning: int = 0, **messa
 
 @pytest.mark.filterwarnings("error")
 def test_a_name_in_another_script_prints_no_warning() -> None:
+    from matplotlib.figure import Figure  # not at collection: each worker would spend half a second on it
+
     figure = Figure()
     figure.text(0.5, 0.5, "日本")
     assert svg_of(figure).startswith("<svg")

@@ -1,10 +1,11 @@
 """Failures as one sentence, and what they say of waiting."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from functools import partial
 
 import httpx
-import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,8 +24,22 @@ def answer(
     headers: dict[str, str] | None = None,
     **body: object,
 ):
+    import openai  # not at collection: each worker would spend a second on it
+
     response = httpx.Response(status, headers=headers, request=REQUEST)
     return openai.APIStatusError(message, response=response, body={"message": message, **body})
+
+
+def openai_timeout() -> Exception:
+    import openai
+
+    return openai.APITimeoutError(request=REQUEST)
+
+
+def openai_error() -> Exception:
+    import openai
+
+    return openai.APIError("boom", REQUEST, body=None)
 
 
 @given(st.floats(0, 1e6, allow_nan=False))
@@ -53,36 +68,36 @@ def test_nonsense_is_not_waited_for(value: str) -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "retryable"),
     [
-        (answer(401), "authentication", False),
-        (answer(403), "authentication", False),
-        (answer(404), "not_found", False),
-        (answer(400, "The model `x` does not exist."), "not_found", False),
-        (answer(400), "bad_request", False),
-        (answer(422), "bad_request", False),
-        (answer(402, "Insufficient Balance"), "quota", False),
-        (answer(400, "Your credit balance is too low to access the Anthropic API."), "quota", False),
-        (answer(429, "You exceeded your current quota", code="insufficient_quota"), "quota", False),
-        (answer(429), "rate_limit", True),
-        (answer(408), "timeout", True),
-        (answer(409), "server", True),
-        (answer(500), "server", True),
-        (answer(502), "server", True),
-        (answer(529, "Overloaded"), "server", True),
-        (answer(413, "prompt is too long: 3 tokens > 2 maximum"), "context", False),
+        (partial(answer, 401), "authentication", False),
+        (partial(answer, 403), "authentication", False),
+        (partial(answer, 404), "not_found", False),
+        (partial(answer, 400, "The model `x` does not exist."), "not_found", False),
+        (partial(answer, 400), "bad_request", False),
+        (partial(answer, 422), "bad_request", False),
+        (partial(answer, 402, "Insufficient Balance"), "quota", False),
+        (partial(answer, 400, "Your credit balance is too low to access the Anthropic API."), "quota", False),
+        (partial(answer, 429, "You exceeded your current quota", code="insufficient_quota"), "quota", False),
+        (partial(answer, 429), "rate_limit", True),
+        (partial(answer, 408), "timeout", True),
+        (partial(answer, 409), "server", True),
+        (partial(answer, 500), "server", True),
+        (partial(answer, 502), "server", True),
+        (partial(answer, 529, "Overloaded"), "server", True),
+        (partial(answer, 413, "prompt is too long: 3 tokens > 2 maximum"), "context", False),
         (TimeoutError(), "timeout", True),
-        (openai.APITimeoutError(request=REQUEST), "timeout", True),
+        (openai_timeout, "timeout", True),
         (httpx.ConnectError("[Errno 111] Connection refused"), "unreachable", True),
         (httpx.ConnectError("[Errno 104] Connection reset by peer"), "connection", True),
         (httpx.RemoteProtocolError("peer closed connection"), "connection", True),
         (httpx.ReadError(""), "connection", True),
         (ConnectionResetError(104, "Connection reset by peer"), "connection", True),
         (ModuleNotFoundError("No module named 'google'"), "setup", False),
-        (openai.APIError("boom", REQUEST, body=None), "server", True),
+        (openai_error, "server", True),
         (ValueError("what?"), "unknown", False),
     ],
-    ids=str,
 )
-def test_kinds(error: Exception, kind: str, retryable: bool) -> None:
+def test_kinds(error: Exception | Callable[[], Exception], kind: str, retryable: bool) -> None:
+    error = error if isinstance(error, Exception) else error()
     found = to_model_error(error, TARGET)
     assert (found.kind, found.retryable) == (kind, retryable)
     assert isinstance(found, ContextOverflowError) == (kind == "context")
@@ -134,19 +149,20 @@ NAMES = frozenset({"temperature", "top_p", "top_k"})
 
 
 @pytest.mark.parametrize(
-    ("error", "setting"),
+    ("make_error", "setting"),
     [
         (
-            answer(400, "Unsupported value: 'temperature' does not support 0.3.", param="temperature"),
+            partial(
+                answer, 400, "Unsupported value: 'temperature' does not support 0.3.", param="temperature"
+            ),
             "temperature",
         ),
-        (answer(400, "Unsupported parameter: 'top_p' is not supported with this model."), "top_p"),
-        (answer(400, "Unrecognized request argument supplied: 'top_k'"), "top_k"),
-        (answer(400, "Unsupported value: 'tools' is not supported.", param="tools"), None),
-        (answer(400, "Messages are wrong; 'temperature' was fine."), None),
-        (answer(500, "Unsupported value: 'temperature'", param="temperature"), None),
+        (partial(answer, 400, "Unsupported parameter: 'top_p' is not supported with this model."), "top_p"),
+        (partial(answer, 400, "Unrecognized request argument supplied: 'top_k'"), "top_k"),
+        (partial(answer, 400, "Unsupported value: 'tools' is not supported.", param="tools"), None),
+        (partial(answer, 400, "Messages are wrong; 'temperature' was fine."), None),
+        (partial(answer, 500, "Unsupported value: 'temperature'", param="temperature"), None),
     ],
-    ids=str,
 )
-def test_a_refused_setting_is_named(error: Exception, setting: str | None) -> None:
-    assert refused_setting(error, NAMES) == setting
+def test_a_refused_setting_is_named(make_error: Callable[[], Exception], setting: str | None) -> None:
+    assert refused_setting(make_error(), NAMES) == setting
