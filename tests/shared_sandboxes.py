@@ -66,6 +66,7 @@ def state():
 """
 CLEAN = """
 before = order["before"]
+devices = {os.lstat(path).st_dev for path in order["watched"] if os.path.isdir(path)}
 kept = [*before["processes"], order["shell"]]
 while left := [pid for pid in descendants() if pid not in kept]:
     for pid in left:
@@ -76,11 +77,12 @@ while left := [pid for pid in descendants() if pid not in kept]:
 for path, (mode, *whole) in before["entries"].items():
     if not whole and path in order["made again"]:
         os.makedirs(path, exist_ok=True)
-    if not whole and os.path.isdir(path):
+    if not whole and os.path.isdir(path) and os.access(path, os.R_OK):
         if os.stat(path).st_mode != mode:
             os.chmod(path, mode & 0o7777)
         new = {os.path.join(path, name) for name in os.listdir(path)} - {*before["entries"], order["spill"]}
-        new = [*new]
+        # Not the host's folders that bubblewrap shows: rm would try in vain to remove each of their files.
+        new = [one for one in new if os.lstat(one).st_dev in devices]
         for first in range(0, len(new), 500):
             os.spawnvp(os.P_WAIT, "rm", ["rm", "-rf", "--", *new[first : first + 500]])
 """
@@ -97,7 +99,7 @@ class SharedSandboxes:
         self._open: dict[str, _Shared] = {}
 
     def run(
-        self, isolation: str, test: Callable[[Sandbox], Coroutine[Any, Any, None]], options: dict[str, Any]
+        self, isolation: str, test: Callable[[Sandbox], Coroutine[Any, Any, None]], **options: Any
     ) -> None:
         """Run a test body on the sandbox with this isolation and these options.
 
@@ -246,7 +248,7 @@ def box(request: pytest.FixtureRequest, isolation: str) -> Callable[[Callable[[A
         options = marker.kwargs | options
     if not request.node.get_closest_marker("own_sandbox"):
         shared: SharedSandboxes = request.getfixturevalue("shared_sandboxes")
-        return lambda test: shared.run(isolation, test, options)
+        return lambda test: shared.run(isolation, test, **options)
 
     async def on_its_own(test: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
         async with open_sandbox(isolation, **options) as box:

@@ -92,11 +92,13 @@ def run(coroutine: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
     return asyncio.run(bounded())
 
 
-def until(condition: Callable[[], object], what: str = "it did not become so in time") -> None:
+def until(
+    condition: Callable[[], object], what: str = "it did not become so in time", *, poll: float = POLL
+) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, what
-        time.sleep(POLL)
+        time.sleep(poll)
 
 
 async def eventually(condition: Callable[[], object], what: str = "it did not become so in time") -> None:
