@@ -62,7 +62,7 @@ async def test_files_and_sockets_of_the_host_cannot_be_seen(box: Any, profile: s
             f"touch control-{name}; python3 -c 'import socket; socket.socket(1).bind(\"control-socket\")'"
         )
         searched = f"find / -path /proc -prune -o '(' -name '*{name}' -o -type s ')' -print"
-        found = (await box.run(searched)).text.split()
+        found = (await box.run(searched)).stdout.decode().split()
         assert sorted(found) == [f"/testbed/control-{name}", "/testbed/control-socket"]
         mounts = await box.exec(["cat", "/proc/self/mountinfo"])
         sources = {line.split()[3] for line in mounts.stdout.decode().splitlines()}
