@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 import json
 import marshal
@@ -13,7 +14,6 @@ import sys
 import zlib
 from collections import namedtuple
 from collections.abc import Iterator
-from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import Any
@@ -92,8 +92,9 @@ def test_compiled_modules_come_from_the_cache_of_python(monkeypatch: pytest.Monk
     """To compile them again would take each process that opens a sandbox 0.1 s."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     executor_source.__wrapped__()
-    monkeypatch.setattr(SourceFileLoader, "source_to_code", lambda *_, **__: pytest.fail("compiled again"))
-    executor_source.__wrapped__()
+    with monkeypatch.context() as patched:
+        patched.setattr(builtins, "compile", lambda *_, **__: pytest.fail("compiled again"))
+        executor_source.__wrapped__()
 
 
 def test_compiled_modules_name_no_folder_of_this_machine() -> None:
