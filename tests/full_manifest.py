@@ -13,7 +13,8 @@ Manifest = dict[str, tuple[Any, ...]]
 _PROGRAM = r"""
 import hashlib, json, os, stat, sys
 since = float(sys.argv[1])
-tops = sys.argv[2:]
+skipped = sys.argv[2].split(":")
+tops = sys.argv[3:]
 out = []
 def mounts():
     for line in open("/proc/self/mountinfo", "rb"):
@@ -47,7 +48,7 @@ def walk(path, look):
             inner = entry.stat(follow_symlinks=False)
             if inner.st_dev == look.st_dev and entry.path not in SKIPPED:
                 walk(entry.path, inner)
-SKIPPED = {b"/tmp/llm-sandbox", b"/proc", b"/sys", b"/dev"}
+SKIPPED = {b"/tmp/llm-sandbox", b"/proc", b"/sys", b"/dev", *map(os.fsencode, skipped)}
 for top in ([os.fsencode(top) for top in tops] or sorted(set(mounts()))):
     walk(top, os.lstat(top))
 first = {}
@@ -58,14 +59,15 @@ print("\n".join(json.dumps(row) for _, row, _ in out))
 """
 
 
-async def full_manifest(box: Sandbox, since: float) -> Manifest:
+async def full_manifest(box: Sandbox, since: float, *, skipped: str = "") -> Manifest:
     """Path to (type, mode, uid, gid, size, mtime, SHA-256 or link target, first name of a file with several).
 
-    Of files that were last changed (ctime, which nobody can set) before `since` the SHA-256 is left out.
+    Of files that were last changed (ctime, which nobody can set) before `since` the SHA-256 is left out. `skipped` are
+    folders, with colons between them.
     """
     tops = [box.directories.root] if box.protection.isolation == "process" else []
     result = await box.exec(
-        ["python3", "-I", "-", str(since), *tops],
+        ["python3", "-I", "-", str(since), skipped, *tops],
         stdin=_PROGRAM.encode(),
         timeout=240,
         output_limit=256 * 1024 * 1024,

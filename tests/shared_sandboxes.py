@@ -1,15 +1,16 @@
-"""Sandboxes for tests: `async def test(box)` gets one of its module's, empty and with a fresh shell.
+"""Sandboxes for tests: `async def test(box)` gets a sandbox of its module, empty and with a fresh shell.
 
-`@pytest.mark.own_sandbox` gives it one of its own, and `@pytest.mark.sandbox(profile="strict")` one with these
-options. `@pytest.mark.isolations("docker")` says where it runs: everywhere, unless it is marked. After each test the
-pool makes the sandbox as it was, and fails the test that left something that cannot be undone.
+`@pytest.mark.sandbox(profile="strict")` gives the options, and tests with the same options share a sandbox.
+`@pytest.mark.own_sandbox` opens a sandbox for this test alone. `@pytest.mark.isolations("docker")` limits the
+isolations. After each test the sandbox is cleaned; a test fails if cleaning does not undo its changes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
-import json
+import marshal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 import support
 
 from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.errors import SandboxUserError
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
 ISOLATIONS = ("process", "docker", "bubblewrap")
@@ -26,9 +28,11 @@ LONGEST = 150.0
 """Seconds that a test may take on a machine that does nothing else; `support.BUSY` times as long elsewhere."""
 CLEANING = 60.0
 """Seconds to clean a sandbox in."""
+# These programs run after each test. So they import only modules that Python has imported already, and data is
+# passed by marshal in its version 2, which every Python reads.
 LOOK = """
-import json, os, signal, subprocess, sys
-order = json.loads(sys.stdin.read())
+import marshal, os, sys
+order = marshal.loads(sys.stdin.buffer.read())
 def descendants():
     parents = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -64,26 +68,31 @@ def state():
 """
 CLEAN = """
 before = order["before"]
+devices = {os.lstat(path).st_dev for path in order["watched"] if os.path.isdir(path)}
 kept = [*before["processes"], order["shell"]]
 while left := [pid for pid in descendants() if pid not in kept]:
     for pid in left:
         try:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, 9)
         except OSError:
             pass
 for path, (mode, *whole) in before["entries"].items():
     if not whole and path in order["made again"]:
         os.makedirs(path, exist_ok=True)
-    if not whole and os.path.isdir(path):
-        os.chmod(path, mode & 0o7777)
+    if not whole and os.path.isdir(path) and os.access(path, os.R_OK):
+        if os.stat(path).st_mode != mode:
+            os.chmod(path, mode & 0o7777)
         new = {os.path.join(path, name) for name in os.listdir(path)} - {*before["entries"], order["spill"]}
-        subprocess.run(["xargs", "-0", "rm", "-rf", "--"], input="\\0".join(new).encode("utf-8", "surrogateescape"))
+        # Not the host's folders that bubblewrap shows: rm would try in vain to remove each of their files.
+        new = [one for one in new if os.lstat(one).st_dev in devices]
+        for first in range(0, len(new), 500):
+            os.spawnvp(os.P_WAIT, "rm", ["rm", "-rf", "--", *new[first : first + 500]])
 """
-TELL = "print(json.dumps(state()))"
+PRINT = "sys.stdout.buffer.write(marshal.dumps(state(), 2))"
 
 
 class SharedSandboxes:
-    """One open sandbox for each isolation, in an event loop of their own."""
+    """An open sandbox for each isolation and set of options, in an event loop of their own."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -91,14 +100,16 @@ class SharedSandboxes:
         self._thread.start()
         self._open: dict[str, _Shared] = {}
 
-    def run(self, isolation: str, test: Callable[[Sandbox], Coroutine[Any, Any, None]]) -> None:
-        """Run a test body on the sandbox of this isolation.
+    def run(
+        self, isolation: str, test: Callable[[Sandbox], Coroutine[Any, Any, None]], **options: Any
+    ) -> None:
+        """Run a test body on the sandbox with this isolation and these options.
 
         Raises:
             pytest.fail.Exception: the test left something that cleaning does not undo. The next test gets another
                 sandbox.
         """
-        future = asyncio.run_coroutine_threadsafe(self._run(isolation, test), self._loop)
+        future = asyncio.run_coroutine_threadsafe(self._run(isolation, test, options), self._loop)
         try:
             left = future.result()
         except BaseException:
@@ -107,8 +118,11 @@ class SharedSandboxes:
         if left:
             pytest.fail(f"this test left in the sandbox that it shares: {left}", pytrace=False)
 
-    async def _run(self, isolation: str, test: Callable[[Sandbox], Coroutine[Any, Any, None]]) -> str:
-        shared = self._open.pop(isolation, None) or await _Shared.open(isolation)
+    async def _run(
+        self, isolation: str, test: Callable[[Sandbox], Coroutine[Any, Any, None]], options: dict[str, Any]
+    ) -> str:
+        key = f"{isolation} {sorted(options.items())}"
+        shared = self._open.pop(key, None) or await _Shared.open(isolation, options)
         try:
             async with asyncio.timeout(support.BUSY * LONGEST):
                 await test(shared.box)
@@ -119,7 +133,7 @@ class SharedSandboxes:
         if left:
             await shared.close()
         else:
-            self._open[isolation] = shared
+            self._open[key] = shared
         return left
 
     def close(self) -> None:
@@ -145,16 +159,20 @@ class _Shared:
             "spill": f"{private}/spill" if process else "/tmp/llm-sandbox",
             "watched": [private]
             if process
-            else [root, "/tmp", "/dev/shm", "/var/tmp", "/run", "/root", "/etc"],
+            else [root, "/tmp", "/dev/shm", "/var/tmp", "/run", "/root", "/home", "/etc"],
         }
 
     @classmethod
-    async def open(cls, isolation: str) -> _Shared:
+    async def open(cls, isolation: str, options: dict[str, Any]) -> _Shared:
         before = support.child_pids()
-        box = await open_sandbox(isolation)
+        box = await open_sandbox(isolation, **options)
+        if options.get("profile") == "strict":
+            with contextlib.suppress(SandboxUserError):
+                # Starts the administrator's executor, so that this process is not a test's.
+                await box.exec(["true"], user="root")
         shared = cls(box, support.child_pids() - before)
         support.KEPT_PIDS.update(shared._pids)
-        shared._order["before"] = await shared._inside(LOOK + TELL)
+        shared._order["before"] = await shared._inside(LOOK + PRINT)
         return shared
 
     async def clean(self) -> str:
@@ -165,7 +183,7 @@ class _Shared:
                 fresh = await self.box.run("echo $$; pwd")
                 shell, folder = fresh.stdout.decode().splitlines()
                 self._order["shell"] = int(shell)
-                now = await self._inside(LOOK + CLEAN + TELL)
+                now = await self._inside(LOOK + CLEAN + PRINT)
                 await self.box.changes()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it, this test is the culprit
             return f"a sandbox that cannot be cleaned ({error!r}); mark the test `own_sandbox`"
@@ -182,11 +200,11 @@ class _Shared:
         support.KEPT_PIDS.difference_update(self._pids)
 
     async def _inside(self, script: str) -> dict[str, Any]:
-        order = json.dumps(self._order).encode()
-        done = await self.box.exec(["python3", "-I", "-c", script], cwd="/", stdin=order)
+        order = marshal.dumps(self._order, 2)
+        done = await self.box.exec(["python3", "-I", "-S", "-c", script], cwd="/", stdin=order)
         if done.exit_code:
             raise RuntimeError(done.stderr.decode("utf-8", "replace"))
-        return dict(json.loads(done.stdout))
+        return dict(marshal.loads(done.stdout))
 
 
 # ------------------------------------------------------------------ for the conftest of a folder with such tests
@@ -234,9 +252,9 @@ def box(request: pytest.FixtureRequest, isolation: str) -> Callable[[Callable[[A
     options: dict[str, Any] = {}
     for marker in request.node.iter_markers("sandbox"):
         options = marker.kwargs | options
-    if not options and not request.node.get_closest_marker("own_sandbox"):
+    if not request.node.get_closest_marker("own_sandbox"):
         shared: SharedSandboxes = request.getfixturevalue("shared_sandboxes")
-        return lambda test: shared.run(isolation, test)
+        return lambda test: shared.run(isolation, test, **options)
 
     async def on_its_own(test: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
         async with open_sandbox(isolation, **options) as box:

@@ -92,11 +92,13 @@ def run(coroutine: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
     return asyncio.run(bounded())
 
 
-def until(condition: Callable[[], object], what: str = "it did not become so in time") -> None:
+def until(
+    condition: Callable[[], object], what: str = "it did not become so in time", *, poll: float = POLL
+) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, what
-        time.sleep(POLL)
+        time.sleep(poll)
 
 
 async def eventually(condition: Callable[[], object], what: str = "it did not become so in time") -> None:
@@ -116,11 +118,8 @@ def own_mark() -> str:
 
 def processes_with(word: str) -> list[int]:
     """The processes of this machine that have this word, an `own_mark()`, among their arguments."""
-    return [
-        int(path.parent.name)
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if word in _text(path).split("\0")
-    ]
+    wanted = word.encode()
+    return [pid for pid in _pids() if wanted in _content(f"/proc/{pid}/cmdline").split(b"\0")]
 
 
 @functools.cache
@@ -145,42 +144,43 @@ KEPT_PIDS: set[int] = set()
 
 def child_pids() -> set[int]:
     """Living children of this process, as its threads list them: a look at all processes takes 10 ms."""
-    lists = [*Path("/proc/self/task").glob("*/children")]
-    if lists:
-        pids = [pid for one in lists for pid in _text(one).split()]
-    else:  # a kernel without these lists
-        pids = [entry.name for entry in Path("/proc").glob("[0-9]*")]
-    found = {int(pid): _state_and_parent(int(pid)) for pid in pids}
-    return {pid for pid, (state, parent) in found.items() if parent == os.getpid() and state not in "ZX"}
-
-
-def _text(path: Path) -> str:
-    """The text of a file of /proc, whose process or thread may be gone."""
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
+    lists = [_content(str(path)) for path in Path("/proc/self/task").glob("*/children")]
+    # A kernel without these lists needs the look.
+    pids = [int(pid) for one in lists for pid in one.split()] if lists else _pids()
+    found = {pid: _state_and_parent(pid) for pid in pids}
+    return {pid for pid, (state, parent) in found.items() if parent == os.getpid() and state not in b"ZX"}
 
 
 def descendants(pid: int) -> set[int]:
-    parents = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[0] != "Z":
-            parents[int(entry.name)] = int(fields[1])
-    found, before = {pid}, set[int]()
-    while found != before:
-        before = set(found)
-        found |= {child for child, parent in parents.items() if parent in found}
-    return found - {pid}
+    found, todo = set[int](), [pid]
+    children: dict[int, list[int]] = {}
+    for one in _pids():
+        state, parent = _state_and_parent(one)
+        if state not in b"ZX":
+            children.setdefault(parent, []).append(one)
+    while todo:
+        new = children.get(todo.pop(), [])
+        found.update(new)
+        todo += new
+    return found
 
 
-def _state_and_parent(pid: int) -> tuple[str, int]:
-    fields = _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-    return (fields[0], int(fields[1])) if fields else ("X", 0)
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - many times as fast
+
+
+def _content(path: str) -> bytes:
+    """The bytes of a file of /proc; nothing if its process or thread is gone. Fast, because tests poll with it."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
+    except OSError:
+        return b""
+
+
+def _state_and_parent(pid: int) -> tuple[bytes, int]:
+    fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return (fields[0], int(fields[1])) if fields else (b"X", 0)
 
 
 def command_line(pid: int) -> str:

@@ -16,7 +16,14 @@ from llm_sandbox_nb.sandbox.errors import SandboxLostError
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
 MEGABYTE = 1024**2
-bounded = pytest.mark.sandbox(limits=Limits(disk_bytes=100 * MEGABYTE, files=4000))
+
+
+def bounded(test: Any) -> Any:
+    """Give a test a sandbox with limits that no other test has exceeded."""
+    limits = Limits(disk_bytes=100 * MEGABYTE, files=4000)
+    return pytest.mark.own_sandbox(pytest.mark.sandbox(limits=limits)(test))
+
+
 USED = "import os; print(sum(os.stat(os.path.join(f, n)).st_blocks * 512 for f, _, s in os.walk('.') for n in s))"
 WRITE = "i=0; while :; do i=$((i+1)); head -c 5M /dev/zero > {}$i; sleep .1; done"
 MAKE = "import itertools\nfor number in itertools.count(): open(f'many{number}', 'w').close()"

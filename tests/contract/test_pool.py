@@ -46,6 +46,19 @@ def test_what_can_be_undone_is_undone(pool: SharedSandboxes) -> None:
     assert boxes[0] == boxes[1]
 
 
+def test_tests_with_the_same_options_share_a_sandbox(pool: SharedSandboxes) -> None:
+    boxes = []
+
+    async def noted(box: Any) -> None:
+        boxes.append((box.id, (await box.run("echo $A")).text))
+
+    for options in ({}, {"env": {"A": "a"}}, {"env": {"A": "a"}}):
+        pool.run("process", noted, **options)
+    assert [shown for _, shown in boxes] == ["\n", "a\n", "a\n"]
+    assert boxes[0][0] != boxes[1][0]
+    assert boxes[1][0] == boxes[2][0]
+
+
 @pytest.mark.parametrize(
     ("command", "left"),
     [

@@ -84,6 +84,7 @@ async def test_errors_of_writing(box: Any) -> None:
 
 
 @pytest.mark.isolations("docker", "bubblewrap")
+@pytest.mark.own_sandbox
 @pytest.mark.sandbox(profile="strict")
 async def test_writing_without_permission(box: Any) -> None:
     await box.run("echo old > f; chmod 444 f; mkdir closed; chmod 555 closed")

@@ -27,7 +27,8 @@ def users(isolation: str) -> None:
 
 def administered(test: Any) -> Any:
     """In `strict`, where the holder may act as others."""
-    return strong(pytest.mark.sandbox(profile="strict")(pytest.mark.usefixtures("users")(test)))
+    with_users = pytest.mark.usefixtures("users")(test)
+    return strong(pytest.mark.own_sandbox(pytest.mark.sandbox(profile="strict")(with_users)))
 
 
 @administered

@@ -35,6 +35,7 @@ from llm_sandbox_nb.sandbox.network.policy import Policy
 from llm_sandbox_nb.sandbox.network.secrets import placeholder, read_secrets
 
 pytestmark = [
+    pytest.mark.own_sandbox,
     pytest.mark.isolations("docker", "bubblewrap"),
     pytest.mark.sandbox(network="allow", allow=ALLOW, secrets=SECRETS),
 ]
@@ -297,7 +298,6 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 """
 
 
-@pytest.mark.own_sandbox
 async def test_a_secret_is_nowhere_but_at_its_host(box: Any, tmp_path: Path) -> None:
     await box.keep_history(tmp_path / "history")
     before = in_processes(SECRET)
@@ -335,7 +335,6 @@ async def test_a_secret_is_nowhere_but_at_its_host(box: Any, tmp_path: Path) -> 
     assert b"environ" in canary.stdout  # the search finds what is there
 
 
-@pytest.mark.own_sandbox
 async def test_a_flood_and_a_dead_proxy(box: Any) -> None:
     flood = (
         "import socket\n"

@@ -16,7 +16,7 @@ from support import own_mark
 from llm_sandbox_nb.sandbox.contract import Limits
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
-pytestmark = [pytest.mark.own_sandbox, pytest.mark.isolations("docker", "bubblewrap")]
+pytestmark = pytest.mark.isolations("docker", "bubblewrap")
 PROFILES = pytest.mark.parametrize(
     "profile",
     [pytest.param(name, marks=pytest.mark.sandbox(profile=name)) for name in ("standard", "strict")],
@@ -190,6 +190,7 @@ for path in glob.glob("/proc/[0-9]*/environ"):
 
 
 @PROFILES
+@pytest.mark.own_sandbox  # opened with the secret in the environment
 @pytest.mark.usefixtures("secret")
 async def test_the_environment_stays_outside(secret: str, box: Any, profile: str) -> None:
     canary = await asyncio.create_subprocess_exec(

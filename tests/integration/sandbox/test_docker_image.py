@@ -74,6 +74,7 @@ subprocess.run("fc-list : family", shell=True, check=True)
 """
 
 
+@pytest.mark.campaign
 def test_full_image_does_the_work() -> None:
     container = connect().containers.create(
         DEFAULT_IMAGE, ["python3", "-c", PROGRAM], user="1000", network_mode="none", read_only=False
@@ -89,6 +90,7 @@ def test_full_image_does_the_work() -> None:
         assert word in output
 
 
+@pytest.mark.campaign
 def test_modules_are_compiled_in_the_image() -> None:
     """Else every sandbox would compile them again at its first import."""
     use = "touch -d '1 second ago' /tmp/before; python3 -c 'import numpy, pandas, sympy'"

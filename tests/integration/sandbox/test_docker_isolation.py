@@ -8,74 +8,67 @@ import socket
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from docker_help import docker_box
-from support import run
 
 from llm_sandbox_nb.sandbox.contract import Limits
 from llm_sandbox_nb.sandbox.docker.engine import connect
 from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
 from llm_sandbox_nb.sandbox.docker.settings import MAX_FILE_BYTES, STANDARD_CAPABILITIES
 
-pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
-PROFILES = pytest.mark.parametrize("profile", ["standard", "strict"])
+pytestmark = pytest.mark.isolations("docker")
+PROFILES = pytest.mark.parametrize(
+    "profile",
+    [pytest.param(name, marks=pytest.mark.sandbox(profile=name)) for name in ("standard", "strict")],
+)
+ENGINE = pytest.mark.usefixtures("docker_engine")
+"""Mark of a test that opens its sandboxes itself."""
 MEGABYTE = 1024**2
 
 
-async def test_protection_in_force_standard() -> None:
-    async with docker_box(limits=Limits(300 * MEGABYTE, 99, 0.5)) as box:
-        found = box.protection
-        assert (found.isolation, found.profile, found.user) == ("docker", "standard", "root")
-        assert found.capabilities == tuple(f"CAP_{name}" for name in STANDARD_CAPABILITIES)
-        assert (found.memory_bytes, found.pids, found.cpus) == (300 * MEGABYTE, 99, 0.5)
-        assert found.no_new_privileges
-        assert found.seccomp == "filter"
-        assert found.network == "public"
+@pytest.mark.sandbox(limits=Limits(300 * MEGABYTE, 99, 0.5))
+async def test_protection_in_force_standard(box: Any) -> None:
+    found = box.protection
+    assert (found.isolation, found.profile, found.user) == ("docker", "standard", "root")
+    assert found.capabilities == tuple(f"CAP_{name}" for name in STANDARD_CAPABILITIES)
+    assert (found.memory_bytes, found.pids, found.cpus) == (300 * MEGABYTE, 99, 0.5)
+    assert found.no_new_privileges
+    assert found.seccomp == "filter"
+    assert found.network == "public"
 
 
-async def test_protection_in_force_strict() -> None:
-    async with docker_box(profile="strict", limits=Limits(None, None, None)) as box:
-        found = box.protection
-        assert (found.profile, found.user, found.capabilities) == ("strict", "uid 1000", ())
-        assert (found.memory_bytes, found.pids, found.cpus) == (None, None, None)
-        assert "not limited: memory, processes, processors." in found.does_not_protect
-        assert found.no_new_privileges
-        assert found.seccomp == "filter"
-        assert found.network == "none"
+@pytest.mark.sandbox(profile="strict", limits=Limits(None, None, None))
+async def test_protection_in_force_strict(box: Any) -> None:
+    found = box.protection
+    assert (found.profile, found.user, found.capabilities) == ("strict", "uid 1000", ())
+    assert (found.memory_bytes, found.pids, found.cpus) == (None, None, None)
+    assert "not limited: memory, processes, processors." in found.does_not_protect
+    assert found.no_new_privileges
+    assert found.seccomp == "filter"
+    assert found.network == "none"
 
 
 @PROFILES
-def test_host_files_cannot_be_seen(profile: str, tmp_path: Path) -> None:
+async def test_files_and_sockets_of_the_host_cannot_be_seen(box: Any, profile: str, tmp_path: Path) -> None:
     name = f"canary-{secrets.token_hex(6)}"
     (tmp_path / name).write_text("secret")
     home = Path.home() / f".{name}"
     home.write_text("secret")
-
-    async def body() -> None:
-        async with docker_box(profile=profile) as box:
-            await box.write_file(f"control-{name}", b"")
-            found = await box.exec(["find", "/", "-name", f"*{name}", "-not", "-path", "/proc/*"])
-            assert found.stdout.split() == [f"/testbed/control-{name}".encode()]
-            mounts = await box.exec(["cat", "/proc/self/mountinfo"])
-            sources = {line.split()[3] for line in mounts.stdout.decode().splitlines()}
-            assert not any(str(tmp_path) in source or source.startswith("/root") for source in sources)
-
+    assert Path("/var/run/docker.sock").is_socket() or os.environ.get("DOCKER_HOST")
     try:
-        run(body())
+        await box.run(
+            f"touch control-{name}; python3 -c 'import socket; socket.socket(1).bind(\"control-socket\")'"
+        )
+        searched = f"find / -path /proc -prune -o '(' -name '*{name}' -o -type s ')' -print"
+        found = (await box.run(searched)).stdout.decode().split()
+        assert sorted(found) == [f"/testbed/control-{name}", "/testbed/control-socket"]
+        mounts = await box.exec(["cat", "/proc/self/mountinfo"])
+        sources = {line.split()[3] for line in mounts.stdout.decode().splitlines()}
+        assert not any(str(tmp_path) in source or source.startswith("/root") for source in sources)
     finally:
         home.unlink()
-
-
-@PROFILES
-def test_docker_socket_is_not_there(profile: str) -> None:
-    async def body() -> None:
-        async with docker_box(profile=profile) as box:
-            found = await box.exec(["find", "/", "-type", "s", "-not", "-path", "/proc/*"])
-            assert found.stdout == b""
-
-    assert Path("/var/run/docker.sock").is_socket() or os.environ.get("DOCKER_HOST")
-    run(body())
 
 
 PYTHON = "import ctypes, os, socket, sys; call = ctypes.CDLL(None).syscall; "
@@ -110,21 +103,15 @@ ATTACKS = {
 
 
 @PROFILES
-def test_what_only_the_host_may_do_fails(profile: str) -> None:
-    async def body() -> dict[str, int | None]:
-        async with docker_box(profile=profile) as box:
-            codes = {}
-            for name, command in ATTACKS.items():
-                codes[name] = (await box.run(command, timeout=20)).exit_code
-            assert (await box.run("hostname; echo alive")).stdout.endswith(b"sandbox\nalive\n")
-            return codes
-
+async def test_what_only_the_host_may_do_fails(box: Any, profile: str) -> None:
     host_name = socket.gethostname()
-    codes = run(body())
+    codes = {name: (await box.run(command, timeout=20)).exit_code for name, command in ATTACKS.items()}
+    assert (await box.run("hostname; echo alive")).stdout.endswith(b"sandbox\nalive\n")
     assert [name for name, code in codes.items() if code == 0] == []
     assert socket.gethostname() == host_name
 
 
+@ENGINE
 def test_the_attacks_work_without_protection() -> None:
     """With the rights that we drop, the same commands do their work; so the test above means something."""
     container = connect().containers.run(
@@ -153,7 +140,7 @@ def test_the_attacks_work_without_protection() -> None:
 
 
 @PROFILES
-async def test_setuid_programs_give_no_rights(profile: str) -> None:
+async def test_setuid_programs_give_no_rights(box: Any, profile: str) -> None:
     program = textwrap.dedent("""
         import os, subprocess, sys
         open("/tmp/copy", "wb").write(open("/usr/bin/id", "rb").read())
@@ -163,21 +150,20 @@ async def test_setuid_programs_give_no_rights(profile: str) -> None:
             print(subprocess.run(["/tmp/copy"], capture_output=True, text=True).stdout)
         print(subprocess.run(["/usr/bin/su", "-c", "id"], input="\\n", capture_output=True, text=True).stdout)
     """)
-    async with docker_box(profile=profile) as box:
-        result = await box.exec(["python3", "-c", program])
-        assert result.exit_code == 0, result.stderr
-        assert b"uid=1000" in result.stdout or profile == "strict"
-        assert b"euid=0" not in result.stdout
-        assert b"uid=0" not in result.stdout
+    result = await box.exec(["python3", "-c", program])
+    assert result.exit_code == 0, result.stderr
+    assert b"uid=1000" in result.stdout or profile == "strict"
+    assert b"euid=0" not in result.stdout
+    assert b"uid=0" not in result.stdout
 
 
-async def test_strict_cannot_change_the_system() -> None:
-    async with docker_box(profile="strict") as box:
-        result = await box.run(
-            "touch /usr/bin/canary /etc/canary /canary; ls -d /usr/bin/canary /etc/canary /canary"
-        )
-        assert result.stdout == b""
-        assert (await box.run("touch /testbed/mine ~/mine /tmp/mine && echo $HOME")).stdout == b"/home/user\n"
+@pytest.mark.sandbox(profile="strict")
+async def test_strict_cannot_change_the_system(box: Any) -> None:
+    result = await box.run(
+        "touch /usr/bin/canary /etc/canary /canary; ls -d /usr/bin/canary /etc/canary /canary"
+    )
+    assert result.stdout == b""
+    assert (await box.run("touch /testbed/mine ~/mine /tmp/mine && echo $HOME")).stdout == b"/home/user\n"
 
 
 SERVE = """
@@ -191,18 +177,23 @@ def address(container: str) -> str:
     return str(next(iter(networks.values()))["IPAddress"])
 
 
-async def test_sandboxes_cannot_reach_each_other() -> None:
-    async with docker_box() as server, docker_box() as client:
-        await server.write_file("canary", b"served")
-        await server.run(SERVE)
-        where = address(server.protection.details["container"])
-        fetch = f"curl -sS --max-time 3 http://{where}:8000/canary"
-        assert (await server.run(fetch)).stdout == b"served"
-        reached = await client.run(fetch)
+@pytest.mark.sandbox(profile="standard")
+async def test_sandboxes_cannot_reach_each_other(box: Any) -> None:
+    await box.write_file("canary", b"served")
+    await box.run(SERVE)
+    where = address(box.protection.details["container"])
+    fetch = f"curl -sS --max-time 3 http://{where}:8000/canary"
+    assert (await box.run(fetch)).stdout == b"served"
+    async with docker_box() as other, docker_box(profile="strict") as strict:
+        reached = await other.run(fetch)
         assert reached.exit_code != 0
         assert reached.stdout == b""
+        assert (await strict.run(fetch)).stdout == b""
+        names = await strict.run("cut -d: -f1 /proc/net/dev | tail -n +3 | tr -d ' '")
+        assert names.stdout == b"lo\n", "strict has no network at all"
 
 
+@ENGINE
 def test_containers_of_others_do_reach_each_other() -> None:
     """On the engine's own bridge the same request arrives, so the test above means something."""
     client = connect()
@@ -227,16 +218,6 @@ def test_containers_of_others_do_reach_each_other() -> None:
         other.remove(force=True)
 
 
-async def test_strict_has_no_network_at_all() -> None:
-    async with docker_box() as server, docker_box(profile="strict") as client:
-        await server.write_file("canary", b"served")
-        await server.run(SERVE)
-        where = address(server.protection.details["container"])
-        assert (await client.run(f"curl -s --max-time 3 http://{where}:8000/canary")).stdout == b""
-        names = await client.run("cut -d: -f1 /proc/net/dev | tail -n +3 | tr -d ' '")
-        assert names.stdout == b"lo\n"
-
-
 @pytest.fixture
 def loopback_canary() -> Iterator[int]:
     """A server on the host's loopback only; it tells when somebody came."""
@@ -248,7 +229,7 @@ def loopback_canary() -> Iterator[int]:
 
 
 @PROFILES
-async def test_host_loopback_cannot_be_reached(profile: str, loopback_canary: int) -> None:
+async def test_host_loopback_cannot_be_reached(box: Any, profile: str, loopback_canary: int) -> None:
     program = textwrap.dedent("""
         import socket, struct, sys
         gateways = [socket.inet_ntoa(struct.pack("<I", int(line.split()[2], 16)))
@@ -260,20 +241,20 @@ async def test_host_loopback_cannot_be_reached(profile: str, loopback_canary: in
                 continue
             print("reached", host)
     """)
-    async with docker_box(profile=profile) as box:
-        result = await box.exec(["python3", "-c", program, str(loopback_canary)])
-        assert result.exit_code == 0
-        assert result.stdout == b""
+    result = await box.exec(["python3", "-c", program, str(loopback_canary)])
+    assert result.exit_code == 0
+    assert result.stdout == b""
 
 
 @PROFILES
-async def test_one_endless_file_is_stopped(profile: str) -> None:
-    async with docker_box(profile=profile) as box:
-        result = await box.run("truncate -s 40G endless || stat -c %s endless")
-        assert int(result.stdout) <= MAX_FILE_BYTES
+async def test_one_endless_file_is_stopped(box: Any, profile: str) -> None:
+    result = await box.run("truncate -s 40G endless || stat -c %s endless")
+    assert int(result.stdout) <= MAX_FILE_BYTES
 
 
-async def test_root_can_install_packages_and_own_files() -> None:
+@pytest.mark.own_sandbox
+@pytest.mark.sandbox(network="none")
+async def test_root_can_install_packages_and_own_files(box: Any) -> None:
     """What dpkg does: files of other owners, set-group-id, scripts that make users."""
     script = textwrap.dedent("""
         set -e
@@ -290,14 +271,13 @@ async def test_root_can_install_packages_and_own_files() -> None:
         canary
         stat -c '%U:%G %a' /var/lib/canary /usr/local/bin/canary
     """)
-    async with docker_box(network="none") as box:
-        result = await box.run(script, timeout=60)
-        assert result.exit_code == 0, result.text
-        assert result.stdout.endswith(b"canary\ncanary:games 755\nroot:games 2755\n")
+    result = await box.run(script, timeout=60)
+    assert result.exit_code == 0, result.text
+    assert result.stdout.endswith(b"canary\ncanary:games 755\nroot:games 2755\n")
 
 
 @PROFILES
-async def test_pip_installs_what_it_is_given(profile: str) -> None:
+async def test_pip_installs_what_it_is_given(box: Any, profile: str) -> None:
     program = textwrap.dedent("""
         import base64, hashlib, zipfile
         with zipfile.ZipFile("/tmp/canary-1.0-py3-none-any.whl", "w") as wheel:
@@ -308,16 +288,20 @@ async def test_pip_installs_what_it_is_given(profile: str) -> None:
             wheel.writestr(f"{about}/WHEEL", lines)
             wheel.writestr(f"{about}/RECORD", "")
     """)
-    async with docker_box(profile=profile, network="none") as box:
-        await box.exec(["python3", "-c", program])
-        result = await box.run(
-            "pip install --no-index /tmp/canary-*.whl && python3 -c 'import canary; print(canary.VALUE)'"
-        )
-        assert result.stdout.endswith(b"42\n"), result.text
+    await box.exec(["python3", "-c", program])
+    result = await box.run(
+        "pip install --no-index /tmp/canary-*.whl && python3 -c 'import canary; print(canary.VALUE)'"
+    )
+    assert result.stdout.endswith(b"42\n"), result.text
 
 
-@pytest.mark.parametrize("profile", [pytest.param("standard", marks=pytest.mark.campaign), "strict"])
-async def test_a_virtual_environment_can_be_made(profile: str) -> None:
-    async with docker_box(profile=profile, network="none") as box:
-        environment = await box.run("python3 -m venv v && . v/bin/activate && pip --version && which python")
-        assert environment.stdout.endswith(b"/testbed/v/bin/python\n"), environment.text
+@pytest.mark.sandbox(profile="strict")
+async def test_a_virtual_environment_can_be_made(box: Any) -> None:
+    environment = await box.run("python3 -m venv v && . v/bin/activate && pip --version && which python")
+    assert environment.stdout.endswith(b"/testbed/v/bin/python\n"), environment.text
+
+
+@pytest.mark.campaign
+@pytest.mark.sandbox(profile="standard")
+async def test_root_can_make_a_virtual_environment(box: Any) -> None:
+    await test_a_virtual_environment_can_be_made(box)

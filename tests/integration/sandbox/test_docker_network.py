@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 from docker_help import docker_box
-from support import PATIENCE, run
+from support import CAMPAIGN, PATIENCE, run
 
 from llm_sandbox_nb.sandbox.docker import network
 from llm_sandbox_nb.sandbox.docker.engine import connect
 from llm_sandbox_nb.sandbox.docker.images import SLIM_IMAGE
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
-PROCESSES = 5
+PROCESSES = 5 if CAMPAIGN else 3
 OPENER = """
 import asyncio, sys
 from llm_sandbox_nb.sandbox.docker import network

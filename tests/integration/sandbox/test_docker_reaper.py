@@ -12,6 +12,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from docker_help import bystander, docker_box
@@ -108,9 +109,9 @@ def token() -> Iterator[str]:
         connect().api.remove_container(left.id, force=True)
 
 
-@pytest.fixture
-def bystanders() -> Iterator[None]:
-    """Containers of others, some of which look much like ours; all must be there at the end."""
+@pytest.fixture(scope="module")
+def bystander_containers() -> Iterator[list[Any]]:
+    """Containers of others; some look much like containers of this package."""
     living = owner_labels("aaaaaaaaaaaa", 1, {})
     me = current_owner()
     elsewhere = ContainerOwner("0" * 12, me.boot, me.namespace, 1, "0" * 8).token()
@@ -129,10 +130,16 @@ def bystanders() -> Iterator[None]:
                 {"labels": {**living, "llm-sandbox-nb.owner": other_namespace}},
             )
         ]
-        yield
-        for container in every:
-            container.reload()
-            assert container.status in ("running", "created")
+        yield every
+
+
+@pytest.fixture
+def bystanders(bystander_containers: list[Any]) -> Iterator[None]:
+    """Check that no container of others is touched."""
+    yield
+    for container in bystander_containers:
+        container.reload()
+        assert container.status in ("running", "created")
 
 
 @pytest.mark.usefixtures("bystanders")

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import pytest
 import support
 from docker_help import docker_box, one_sentence
 from jupyter_process import free_port
+from loopback_http import LoopbackHandler, LoopbackServer
 from sandbox_commands import begun
 from support import run
 
@@ -133,14 +135,24 @@ def test_tls(secure: Engine) -> None:
     assert engine_version().startswith("Docker ")
 
 
-def test_tls_of_an_unknown_authority(secure: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_certificates(tmp_path / "other")
+def test_tls_of_an_unknown_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection ends before the first request, so that any server with TLS will do."""
+    for name in ("engine", "other"):
+        make_certificates(tmp_path / name)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "engine/server-cert.pem", tmp_path / "engine/server-key.pem")
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
     monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path / "other"))
-    with pytest.raises(IsolationUnavailableError) as caught:
-        engine_version()
+    server = LoopbackServer(LoopbackHandler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    with server:
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_port}")
+        with pytest.raises(IsolationUnavailableError) as caught:
+            engine_version()
     assert "certificate" in one_sentence(caught.value)
 
 
+@pytest.mark.campaign
 def test_engine_killed_in_use(secure: Engine) -> None:
     """The call ends with one sentence, and the sandbox ends by itself although nobody is there to tell it."""
 

@@ -42,8 +42,7 @@ def authority(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("profile", ["standard", "strict"])
-@pytest.mark.parametrize("trusted", [True, False])
+@pytest.mark.parametrize(("profile", "trusted"), [("standard", True), ("strict", True), ("standard", False)])
 async def test_a_sites_authority_is_trusted_inside(profile: str, trusted: bool, authority: Path) -> None:
     fetch = "import urllib.request; print(urllib.request.urlopen('https://localhost:4433/x').read().decode())"
     bundle = authority / "cert.pem" if trusted else None

@@ -10,6 +10,7 @@ from full_manifest import full_manifest
 from support import run
 
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
+from llm_sandbox_nb.sandbox.docker.images import SLIM_IMAGE
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.sandbox.protocol.channel import Deliver
@@ -23,7 +24,8 @@ TOP_TIME = "stat -c %y /"  # where the pack comes and goes
 
 async def rewound(isolation: str, *changes: Callable[[ChannelSandbox], None]) -> None:
     """Two checkpoints of 9 MB, and back after each change: all files are what they were, and nothing is left."""
-    async with open_sandbox(isolation) as box:
+    # No command changes the system's many files, and to compare them costs more than all else.
+    async with open_sandbox(isolation, image=SLIM_IMAGE if isolation == "docker" else None) as box:
         assert isinstance(box, ChannelSandbox)
         began = time.time() - 5
         made, manifests, tops = [], [], []
@@ -31,14 +33,14 @@ async def rewound(isolation: str, *changes: Callable[[ChannelSandbox], None]) ->
             result = await box.run(WRITE, timeout=60)
             assert result.exit_code == 0, result.text
             made.append(await box.checkpoint())
-            manifests.append(await full_manifest(box, began))
+            manifests.append(await full_manifest(box, began, skipped="/usr"))
             tops.append((await box.run(TOP_TIME)).text)
         for change in changes:
             change(box)
             for number in (0, 1):
                 restored = await box.restore(made[number])
                 assert restored.problems == ()
-                assert await full_manifest(box, began) == manifests[number]
+                assert await full_manifest(box, began, skipped="/usr") == manifests[number]
                 assert (await box.run(TOP_TIME)).text == tops[number]
 
 

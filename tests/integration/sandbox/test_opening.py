@@ -12,7 +12,7 @@ import support
 
 from llm_sandbox_nb import open_sandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Limits
-from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
+from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxLostError
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 
@@ -55,12 +55,16 @@ def test_a_ca_bundle_must_be_there(tmp_path: Path) -> None:
         open_sandbox(ca_bundle=tmp_path / "none.pem")
 
 
-def test_it_can_be_awaited_and_used_as_a_context(isolation: str) -> None:
+@pytest.mark.isolations("process", "bubblewrap")
+def test_it_can_be_awaited_and_used_as_a_context_and_closed_twice(isolation: str) -> None:
     async def both() -> list[str]:
         found = []
         box = await open_sandbox(isolation)
         found.append((await box.run("echo awaited")).text)
         await box.close()
+        await box.close()
+        with pytest.raises(SandboxLostError):
+            await box.run("true")
         async with open_sandbox(isolation) as box:
             found.append((await box.run("echo entered")).text)
         return found
@@ -89,16 +93,18 @@ def test_options_reach_the_inside(isolation: str, tmp_path: Path) -> None:
     assert text.endswith(f"{expected}\n")
 
 
-def test_limits_are_read_back(strong_isolation: str) -> None:
+@pytest.mark.bubblewrap
+@pytest.mark.usefixtures("bubblewrap_engine")
+def test_limits_are_read_back() -> None:
     limits = Limits(memory_bytes=512 * 1024**2, pids=100, cpus=0.5)
 
     async def look() -> Limits:
-        async with open_sandbox(strong_isolation, limits=limits) as box:
+        async with open_sandbox("bubblewrap", limits=limits) as box:
             told = box.protection
             return Limits(told.memory_bytes, told.pids, told.cpus)
 
     told = support.run(look())
-    if strong_isolation == "docker" or os.getuid() == 0:
+    if os.getuid() == 0:
         assert told == limits
     else:
         assert told.pids == limits.pids

@@ -26,6 +26,15 @@ from llm_sandbox_nb.sandbox.open import remove_leftovers
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 MINUTE = 60.0
+COMMON = pytest.mark.parametrize(
+    "strong_isolation",
+    [
+        pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
+        pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.campaign]),
+    ],
+    indirect=True,
+)
+"""Mark of a test of code that all isolations have in common; see `strong_isolation`."""
 
 
 @asynccontextmanager
@@ -114,6 +123,7 @@ def test_a_fork_takes_it_without_a_start(strong_isolation: str, monkeypatch: pyt
     run(body(), timeout=120)
 
 
+@COMMON
 def test_two_new_sandboxes_in_a_row_share_nothing(strong_isolation: str) -> None:
     options, mark = SandboxOptions(strong_isolation), own_mark()
 
@@ -132,6 +142,7 @@ def test_two_new_sandboxes_in_a_row_share_nothing(strong_isolation: str) -> None
     run(body())
 
 
+@COMMON
 @pytest.mark.parametrize(
     "other", [{"profile": "strict"}, {"network": "none", "env": {"A": "b"}}, {"allow": ("example.org",)}]
 )
@@ -228,11 +239,11 @@ def test_killed_owners_leave_nothing(strong_isolation: str) -> None:
         listed = connect().api.containers(all=True, filters={"label": LABEL_OWNER})
         return [one["Id"] for one in listed if set(one["Labels"][LABEL_OWNER].split(".")) & owners]
 
-    until(
-        lambda: not left()
-    )  # an executor without an owner ends with its lease, and the reaper removes the container
+    # An executor without an owner ends with its lease, and the reaper removes the container: less than a minute.
+    until(lambda: not left(), poll=1)
 
 
+@COMMON
 def test_the_end_of_the_kernel_ends_it(strong_isolation: str) -> None:
     async def body() -> None:
         before, containers = child_pids(), container_ids()

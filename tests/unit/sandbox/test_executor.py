@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 import json
+import marshal
 import os
 import re
 import subprocess
@@ -12,6 +14,7 @@ import sys
 import zlib
 from collections import namedtuple
 from collections.abc import Iterator
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +74,36 @@ def test_the_readme_names_every_kind_of_record() -> None:
 
 
 def sources() -> dict[str, str]:
+    texts: dict[str, str] = json.loads(zlib.decompress(parts()[0]))
+    return texts
+
+
+def parts() -> tuple[bytes, bytes]:
+    """Return the sources, and the compiled modules after Python's magic number."""
     source = executor_source()
     size = int(source[:8])
     compiled = source[8 + size :]
     assert len(compiled) == 8 + int(compiled[:8])
-    texts: dict[str, str] = json.loads(zlib.decompress(source[8 : 8 + size]))
-    return texts
+    assert compiled[8:12] == MAGIC_NUMBER
+    return source[8 : 8 + size], compiled[12:]
+
+
+def test_compiled_modules_come_from_the_cache_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To compile them again would take each process that opens a sandbox 0.1 s."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    executor_source.__wrapped__()
+    with monkeypatch.context() as patched:
+        patched.setattr(builtins, "compile", lambda *_, **__: pytest.fail("compiled again"))
+        executor_source.__wrapped__()
+
+
+def test_compiled_modules_name_no_folder_of_this_machine() -> None:
+    codes = {name: zlib.decompress(code) for name, code in marshal.loads(parts()[1]).items()}
+    assert codes.keys() == sources().keys()
+    assert b"executor.main" in codes["executor.main"]
+    assert os.fsencode(FOLDER) in marshal.dumps(main.main.__code__)  # the canary
+    for name, code in codes.items():
+        assert os.fsencode(FOLDER) not in code, name
 
 
 def test_the_source_is_old_python() -> None:

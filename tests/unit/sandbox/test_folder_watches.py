@@ -17,7 +17,7 @@ import pytest
 from history_channel import Host, Told
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import examples
+from support import child_pids, examples
 
 from llm_sandbox_nb.sandbox.executor import filesystem_scan, folder_watches, snapshotter
 from llm_sandbox_nb.sandbox.executor.entries import row_of
@@ -74,6 +74,12 @@ class Tree:
         assert self.host.manifest == wanted
         memory = self.snapshotter.known.memory
         assert {os.fsdecode(path): row_of(path, record) for path, record in memory.items()} == wanted
+
+
+@pytest.fixture(autouse=True)
+def only_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examine the processes of this test only, because the parent is the whole suite with hundreds of them."""
+    monkeypatch.setattr(folder_watches, "running_processes", lambda: map(str, {os.getpid(), *child_pids()}))
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def keep_some(folder: Path, told: int) -> None:
 
 def test_killed_before_any_change_of_a_file_a_history_is_whole(tmp_path: Path) -> None:
     states = set()
-    for folder, told in at_every_change(keep_some, tmp_path, every=1 if CAMPAIGN else 3):
+    for folder, told in at_every_change(keep_some, tmp_path, every=1 if CAMPAIGN else 5):
         store = HistoryStore(folder / "h")
         states.add((len(store.checkpoints()), store.dropped, len(told)))
         if store.checkpoints():
