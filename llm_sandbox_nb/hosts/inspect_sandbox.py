@@ -32,7 +32,7 @@ NAME = "llm-sandbox-nb"
 
 
 class SandboxConfig(BaseModel):
-    """Options of `open_sandbox` for the sandbox of a sample, and of its record."""
+    """Options for the sandbox of a sample, as `open_sandbox` takes them, and for the record of the sample."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -147,7 +147,7 @@ class InspectSandbox(SandboxEnvironment):
 
 
 def _config_of(config: SandboxEnvironmentConfigType | None) -> SandboxConfig:
-    """Return the configuration. Inspect passes the part after `llm-sandbox-nb:`, an isolation, as a path."""
+    """Return the configuration. Inspect passes the isolation, which follows `llm-sandbox-nb:`, as a path."""
     match config:
         case None:
             return SandboxConfig()

@@ -1,7 +1,7 @@
 """The REST routes of `/llm-sandbox/api`. `rest-api.yml` describes them, and a test compares both.
 
 Each verb is decorated in a concrete class, never in a base class. `authorized` remembers the first resource that it
-sees, so all subclasses of a decorated base would be authorised for the resource of the first used subclass.
+sees, so all subclasses of a decorated base class would be authorised for the resource of the first subclass in use.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ _STATUS_OF_ERRNO = {
 }
 """HTTP status for an errno of a sandbox's filesystem."""
 PATIENCE = 60.0
-"""Seconds for a client to send a body or read an answer, whatever its size."""
+"""Seconds that a client always has to send a body or read an answer, whatever the size."""
 MIN_BYTES_PER_SECOND = 64 * 1024
-"""Minimum bytes per second of a client, once `PATIENCE` is over."""
+"""Minimum bytes per second that a client must transfer after `PATIENCE` is over."""
 
 
 def seconds_for(size: int) -> float:
@@ -81,7 +81,7 @@ def seconds_for(size: int) -> float:
 
 
 async def until_taken(written: Awaitable[Any], size: int) -> bool:
-    """Wait until a client has read the written bytes; return False if the client was too slow."""
+    """Wait until a client has read the written bytes. Return False if the client was too slow."""
     waiting = asyncio.ensure_future(written)
     with contextlib.suppress(StreamClosedError):
         await asyncio.wait({waiting}, timeout=seconds_for(size))
@@ -93,7 +93,7 @@ async def until_taken(written: Awaitable[Any], size: int) -> bool:
 
 
 def rest_verb(verb: Verb) -> Verb:
-    """Authorise a request. Answer an error of this package with its message and the name of its class."""
+    """Decorate a verb: authorise its requests, and answer its errors with their message and class name."""
 
     @web.authenticated
     @authorized
@@ -133,7 +133,7 @@ class SandboxAPIHandler(APIHandler):
         self.finish({"message": str(error)[:1000], "error": type(error).__name__})
 
     async def download(self, path: str, data: bytes) -> None:
-        """Answer with a file, as a download and never as a page; disconnect a client that reads too slowly."""
+        """Answer with a file as a download, never as a page. Disconnect a client that reads too slowly."""
         name = quote(posixpath.basename(path), safe="", errors="replace")
         self.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
         if not await until_taken(self.finish(data, set_content_type="application/octet-stream"), len(data)):
@@ -165,7 +165,7 @@ class InfoHandler(SandboxAPIHandler):
 
     @rest_verb
     async def get(self) -> None:
-        """Return the version, the policy, the number of sandboxes, and its maximum."""
+        """Return the version, the policy, the number of sandboxes, and the limits."""
         self.finish(self.manager.info())
 
 
@@ -174,7 +174,7 @@ class KernelHandler(SandboxAPIHandler):
 
     @rest_verb
     async def get(self, kernel_id: str) -> None:
-        """Describe the kernel. Answer 404 if this server did not start it, so that a kernel finds its server."""
+        """Describe the kernel. Answer 404 if another server started it, so that a kernel can find its own server."""
         notebook = await self.manager.notebook_of(kernel_id)
         managed = await self.manager.find(kernel_id)
         sandbox = self.model(managed) if managed else None
@@ -186,7 +186,7 @@ class SandboxesHandler(SandboxAPIHandler):
 
     @rest_verb
     async def get(self) -> None:
-        """List all sandboxes of notebooks, including those of an ended server."""
+        """List all sandboxes of notebooks, including sandboxes that an ended server has left."""
         await self.manager.ready()
         self.finish({"sandboxes": [self.model(managed) for managed in self.manager.in_use()]})
 
@@ -208,7 +208,7 @@ class PrepareHandler(SandboxAPIHandler):
 
     @rest_verb
     async def post(self) -> None:
-        """Prepare sandboxes for the next requests of a kernel; end its prepared sandboxes with other settings."""
+        """Prepare sandboxes for the next requests of a kernel. Its prepared sandboxes with other settings are ended."""
         body = self.body()
         kernel_id, count, seconds = body.get("kernel_id"), body.get("count"), body.get("seconds")
         if not isinstance(kernel_id, str):
@@ -227,7 +227,7 @@ class StopIdleHandler(SandboxAPIHandler):
 
     @rest_verb
     async def post(self) -> None:
-        """End the longest idle sandboxes of kernels other than `kernel_id`: at most `most`, or all."""
+        """End the longest idle sandboxes of kernels other than `kernel_id`: at most `most`, all without `most`."""
         body = self.body()
         kernel_id, most = body.get("kernel_id", ""), body.get("most")
         if not isinstance(kernel_id, str):
@@ -244,7 +244,7 @@ class SandboxHandler(SandboxAPIHandler):
 
     @rest_verb
     async def get(self, sandbox_id: str) -> None:
-        """Return state, settings and protection."""
+        """Return the state, the settings and the protection."""
         await self.manager.ready()
         self.finish(self.model(self.manager.get(sandbox_id)))
 
@@ -270,7 +270,7 @@ class ForkHandler(SandboxAPIHandler):
 
     @rest_verb
     async def post(self, sandbox_id: str) -> None:
-        """Start an empty sandbox with the same kernel and settings; the client fills it with files."""
+        """Start an empty sandbox with the same kernel and settings. The client copies the files."""
         await self.manager.ready()
         self.set_status(201)
         self.finish(self.model(await self.manager.fork(sandbox_id)))
@@ -281,7 +281,7 @@ class RestartHandler(SandboxAPIHandler):
 
     @rest_verb
     async def post(self, sandbox_id: str) -> None:
-        """End all processes of the sandbox and start a new shell; the files stay."""
+        """End all processes of the sandbox and start a new shell. The files stay."""
         self.finish(self.model(await self.manager.restart(sandbox_id)))
 
 
@@ -292,7 +292,7 @@ class StatsHandler(SandboxAPIHandler):
 
     @rest_verb
     async def get(self, sandbox_id: str) -> None:
-        """Return processes, their CPU time and memory. Reading these figures does not reset the idle timer."""
+        """Return the process count, CPU time and memory. Reading these figures does not reset the idle timer."""
         usage = await self.meter.measure(self.manager.running(sandbox_id, used=False))
         self.finish(usage.to_json())
 
@@ -314,12 +314,12 @@ class FilesHandler(SandboxAPIHandler):
 
 @web.stream_request_body
 class FileHandler(SandboxAPIHandler):
-    """A file of a sandbox, as a download and never as a page: files of the model are hostile."""
+    """A file of a sandbox, sent as a download and never as a page because it may be hostile."""
 
     _body: BinaryIO | None = None
-    """The uploaded content, on disk if large."""
+    """Uploaded content. Large content is stored on disk."""
 
-    async def prepare(self) -> None:  # type: ignore[override]  # like that of APIHandler
+    async def prepare(self) -> None:  # type: ignore[override]  # as in APIHandler
         """Accept a body only from an authorised client, and only if it is sent fast enough."""
         await super().prepare()
         if self.request.method != "PUT" or self._finished:
@@ -355,7 +355,7 @@ class FileHandler(SandboxAPIHandler):
 
     @rest_verb
     async def put(self, sandbox_id: str) -> None:
-        """Write the request's body to the file `path` and make missing folders; replace an existing file."""
+        """Write the request's body to the file `path`. Missing folders are made, and an existing file is replaced."""
         sandbox = self.manager.running(sandbox_id)
         if self._body is not None:
             await sandbox.write_from(self.get_query_argument("path"), self._body, self._body.tell())

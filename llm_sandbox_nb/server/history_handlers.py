@@ -1,6 +1,6 @@
 """The routes that return files of earlier steps of a run. See `rest-api.yml`.
 
-They only read: the history in the folder of a run that a kernel of this server has published.
+They only read the history in the run's folder. A kernel of this server must have published the run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CheckpointsHandler(HistoryAPIHandler):
 
 
 class JournalHandler(HistoryAPIHandler):
-    """The present record of a run. After its end at this server the run may have been rewound or resumed."""
+    """The current journal of a run. The run may have been rewound or resumed since it ended at this server."""
 
     @rest_verb
     async def get(self, run_id: str) -> None:
@@ -69,13 +69,13 @@ class OldFilesHandler(HistoryAPIHandler):
 
     @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
-        """Return the entries of the folder `path`; without `path`, of the folder where the run works."""
+        """Return the entries of the folder `path`, by default the folder in which the run works."""
         path = self.get_query_argument("path", "", strip=False)
         self.finish(await self.look(run_id, lambda reader: reader.folder(checkpoint, path)))
 
 
 class OldFileHandler(HistoryAPIHandler):
-    """A file at a checkpoint, as a download and never as a page: files of the model are hostile."""
+    """A file at a checkpoint, sent as a download and never as a page because it may be hostile."""
 
     @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
@@ -100,7 +100,7 @@ class OldDiffHandler(HistoryAPIHandler):
 
     @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
-        """Return a unified diff from checkpoint `since` to this one."""
+        """Return a unified diff from checkpoint `since` to this checkpoint."""
         since, path = self.get_query_argument("since"), self.get_query_argument("path", strip=False)
         self.finish(await self.look(run_id, lambda reader: reader.diff(since, checkpoint, path)))
 
@@ -139,4 +139,4 @@ history_routes: list[tuple[str, type[Any]]] = [
     (rf"{_HISTORY}/{CHECKPOINT}/changes", OldChangesHandler),
     (rf"{_HISTORY}/{CHECKPOINT}/diff", OldDiffHandler),
 ]
-"""Every route of histories below the server's base URL."""
+"""Every history route below the server's base URL."""

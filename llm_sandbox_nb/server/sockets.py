@@ -43,16 +43,16 @@ REPORT = re.compile(
     r"|P[01]\$r[^\x1b]*\x1b\\|\]\d+;(?:\d+;)?rgb:[\da-f/]+\x1b\\"  # settings, colours
     r")"
 )
-"""Matches the reports that a terminal sends by itself, and of all keys only F3 with Shift, Alt or Ctrl."""
+"""Matches the reports that a terminal sends by itself. Of all keys, only F3 with Shift, Alt or Ctrl matches too."""
 
 
 class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
-    """Base of connections for users with the permission to execute; `get` calls `authorise`."""
+    """Base of WebSockets for users with the permission to execute. The `get` of a subclass must call `authorise`."""
 
     auth_resource = AUTH_RESOURCE
 
     def open(self, *args: Any, **kwargs: Any) -> None:
-        """Send each message at once."""
+        """Let each message be sent at once."""
         super().open(*args, **kwargs)
         self.set_nodelay(True)
 
@@ -72,7 +72,7 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
 
 class SandboxSocket(Socket):
-    """Base of connections to a running sandbox; `get` calls `admit`."""
+    """Base of WebSockets of a running sandbox. The `get` of a subclass must call `admit`."""
 
     @property
     def manager(self) -> SandboxManager:
@@ -100,7 +100,7 @@ class ChannelHandler(SandboxSocket):
 
     @ws_authenticated
     async def get(self, sandbox_id: str) -> None:
-        """Authorise before the protocol is switched."""
+        """Authorise the request before the switch to a WebSocket."""
         await self.admit(sandbox_id)
         await super().get(sandbox_id=sandbox_id)
 
@@ -217,7 +217,7 @@ class TerminalHandler(SandboxSocket):
             sender.cancel()
 
     async def _send_output(self) -> None:
-        """Send bytes as text; characters split between pieces are joined. An empty piece is the last piece."""
+        """Send the output as text. Characters split between pieces are joined. An empty piece is the last one."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with contextlib.suppress(WebSocketClosedError):
             await self._send(["setup"])
@@ -235,7 +235,7 @@ class TerminalHandler(SandboxSocket):
 
 
 async def _outcome(terminal: Terminal) -> tuple[int, str]:
-    """Run the terminal to the end, and return close code and reason."""
+    """Run the terminal to its end, and return the close code and the reason."""
     try:
         status = await terminal.run()
     except SandboxLostError as error:
