@@ -23,7 +23,7 @@ class RequestStateError(LLMSandboxError, ValueError):
 
 
 class StateSigner:
-    """Makes and checks states. The key lives in this process, so a restart invalidates all states."""
+    """Signer that makes and checks states. The key lives in this process, so a restart invalidates all states."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._key = secrets.token_bytes(32)

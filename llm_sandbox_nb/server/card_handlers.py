@@ -31,7 +31,7 @@ TOO_LARGE = "This file is too large to be shown: read it with llm-sandbox-nb sho
 
 
 class RunCardHandler(SandboxAPIHandler):
-    """The final card of a run."""
+    """Handler for the final card of a run."""
 
     @rest_verb
     async def get(self, run_id: str) -> None:
@@ -58,7 +58,7 @@ class RunCardHandler(SandboxAPIHandler):
 
 
 class ForeignRecordHandler(SandboxAPIHandler):
-    """A record in another project's format, sent by the page."""
+    """Handler for a record in another project's format, which a page sends."""
 
     @rest_verb
     async def post(self) -> None:
@@ -80,7 +80,7 @@ class ForeignRecordHandler(SandboxAPIHandler):
 async def _printed(
     module: str, *arguments: str, cwd: Path | None = None, given: IO[bytes] | None = None
 ) -> tuple[int | None, bytes]:
-    """Return the exit code and the output of a module. The code is None if the module ran or printed too long."""
+    """Return the exit code and the output of a module. The code is None after too much time or output."""
     async with _one_at_a_time:
         # -P: modules in the notebook's folder are not imported.
         process = await asyncio.create_subprocess_exec(

@@ -68,7 +68,7 @@ _STATUS_OF_ERRNO = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), 507),
     errno.ETIMEDOUT: 504,
 }
-"""HTTP status for an errno of a sandbox's filesystem."""
+"""HTTP statuses for the errnos of a sandbox's file system."""
 PATIENCE = 60.0
 """Seconds that a client always has to send a body or read an answer, whatever the size."""
 MIN_BYTES_PER_SECOND = 64 * 1024
@@ -114,13 +114,11 @@ class SandboxAPIHandler(APIHandler):
 
     @property
     def manager(self) -> SandboxManager:
-        """The manager of this server's sandboxes."""
         manager: SandboxManager = self.settings["llm_sandbox_manager"]
         return manager
 
     @property
     def runs(self) -> RunRegistry:
-        """The runs of this server."""
         runs: RunRegistry = self.settings["llm_sandbox_runs"]
         return runs
 
@@ -161,7 +159,7 @@ class SandboxAPIHandler(APIHandler):
 
 
 class InfoHandler(SandboxAPIHandler):
-    """Options and limits of this server."""
+    """Handler that returns the options and limits of this server."""
 
     @rest_verb
     async def get(self) -> None:
@@ -170,7 +168,7 @@ class InfoHandler(SandboxAPIHandler):
 
 
 class KernelHandler(SandboxAPIHandler):
-    """A kernel of this server, and its sandbox."""
+    """Handler for a kernel of this server, and its sandbox."""
 
     @rest_verb
     async def get(self, kernel_id: str) -> None:
@@ -182,7 +180,7 @@ class KernelHandler(SandboxAPIHandler):
 
 
 class SandboxesHandler(SandboxAPIHandler):
-    """All sandboxes."""
+    """Handler for all sandboxes."""
 
     @rest_verb
     async def get(self) -> None:
@@ -204,7 +202,7 @@ class SandboxesHandler(SandboxAPIHandler):
 
 
 class PrepareHandler(SandboxAPIHandler):
-    """Prepared sandboxes of a kernel."""
+    """Handler for the prepared sandboxes of a kernel."""
 
     @rest_verb
     async def post(self) -> None:
@@ -223,7 +221,7 @@ class PrepareHandler(SandboxAPIHandler):
 
 
 class StopIdleHandler(SandboxAPIHandler):
-    """Removal of an idle sandbox, to make room for another."""
+    """Handler that ends idle sandboxes, to make room for others."""
 
     @rest_verb
     async def post(self) -> None:
@@ -240,7 +238,7 @@ class StopIdleHandler(SandboxAPIHandler):
 
 
 class SandboxHandler(SandboxAPIHandler):
-    """A sandbox."""
+    """Handler for one sandbox."""
 
     @rest_verb
     async def get(self, sandbox_id: str) -> None:
@@ -257,7 +255,7 @@ class SandboxHandler(SandboxAPIHandler):
 
 
 class ResetHandler(SandboxAPIHandler):
-    """Reset of a sandbox."""
+    """Handler that resets a sandbox."""
 
     @rest_verb
     async def post(self, sandbox_id: str) -> None:
@@ -266,7 +264,7 @@ class ResetHandler(SandboxAPIHandler):
 
 
 class ForkHandler(SandboxAPIHandler):
-    """Fork of a sandbox."""
+    """Handler that forks a sandbox."""
 
     @rest_verb
     async def post(self, sandbox_id: str) -> None:
@@ -277,7 +275,7 @@ class ForkHandler(SandboxAPIHandler):
 
 
 class RestartHandler(SandboxAPIHandler):
-    """Restart of a sandbox's processes."""
+    """Handler that restarts the processes of a sandbox."""
 
     @rest_verb
     async def post(self, sandbox_id: str) -> None:
@@ -286,7 +284,7 @@ class RestartHandler(SandboxAPIHandler):
 
 
 class StatsHandler(SandboxAPIHandler):
-    """Resource use of a sandbox."""
+    """Handler that returns the resource use of a sandbox."""
 
     meter = UsageMeter()
 
@@ -298,7 +296,7 @@ class StatsHandler(SandboxAPIHandler):
 
 
 class FilesHandler(SandboxAPIHandler):
-    """A listing of a sandbox's files."""
+    """Handler that lists the files of a sandbox."""
 
     @rest_verb
     async def get(self, sandbox_id: str) -> None:
@@ -314,7 +312,7 @@ class FilesHandler(SandboxAPIHandler):
 
 @web.stream_request_body
 class FileHandler(SandboxAPIHandler):
-    """A file of a sandbox, sent as a download and never as a page because it may be hostile."""
+    """Handler for a file of a sandbox. The file is sent as a download, never as a page, because it may be hostile."""
 
     _body: BinaryIO | None = None
     """Uploaded content. Large content is stored on disk."""

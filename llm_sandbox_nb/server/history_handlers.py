@@ -46,7 +46,7 @@ class HistoryAPIHandler(SandboxAPIHandler):
 
 
 class CheckpointsHandler(HistoryAPIHandler):
-    """The kept checkpoints of a run."""
+    """Handler that lists the kept checkpoints of a run."""
 
     @rest_verb
     async def get(self, run_id: str) -> None:
@@ -55,7 +55,7 @@ class CheckpointsHandler(HistoryAPIHandler):
 
 
 class JournalHandler(HistoryAPIHandler):
-    """The current journal of a run. The run may have been rewound or resumed since it ended at this server."""
+    """Handler for the journal of a run, which may have been rewound or resumed since it ended at this server."""
 
     @rest_verb
     async def get(self, run_id: str) -> None:
@@ -65,7 +65,7 @@ class JournalHandler(HistoryAPIHandler):
 
 
 class OldFilesHandler(HistoryAPIHandler):
-    """A folder at a checkpoint."""
+    """Handler for a folder at a checkpoint."""
 
     @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
@@ -75,7 +75,7 @@ class OldFilesHandler(HistoryAPIHandler):
 
 
 class OldFileHandler(HistoryAPIHandler):
-    """A file at a checkpoint, sent as a download and never as a page because it may be hostile."""
+    """Handler for a file at a checkpoint. The file is sent as a download, not as a page, because it may be hostile."""
 
     @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
@@ -86,7 +86,7 @@ class OldFileHandler(HistoryAPIHandler):
 
 
 class OldChangesHandler(HistoryAPIHandler):
-    """Differences between two checkpoints."""
+    """Handler for the differences between two checkpoints."""
 
     @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
@@ -96,7 +96,7 @@ class OldChangesHandler(HistoryAPIHandler):
 
 
 class OldDiffHandler(HistoryAPIHandler):
-    """Differences in a file between two checkpoints."""
+    """Handler for the differences in a file between two checkpoints."""
 
     @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:

@@ -37,7 +37,6 @@ class HistoryReader:
         self._store = HistoryStore(folder, readonly=True)
 
     def close(self) -> None:
-        """Close the files."""
         self._store.close()
 
     def checkpoints(self) -> list[Json]:
@@ -204,7 +203,6 @@ class HistoryReaders:
                     self._open.pop(key).close()
 
     def close(self) -> None:
-        """Close all histories."""
         with self._mutex:
             for reader in self._open.values():
                 reader.close()

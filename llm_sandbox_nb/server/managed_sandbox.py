@@ -59,7 +59,7 @@ class ManagedSandbox:
     fork_of: str | None = None
     """Id of the notebook's own sandbox if this sandbox is a fork of it. A fork never takes its place."""
     prepared: bool = False
-    """True until the kernel needs the sandbox; see `PreparedSandboxes`."""
+    """True until the kernel needs the sandbox: see `PreparedSandboxes`."""
     created: float = field(default_factory=time.time)
     last_activity: float = field(default_factory=time.time)
     typed: float = 0.0
@@ -73,7 +73,6 @@ class ManagedSandbox:
 
     @property
     def state(self) -> State:
-        """The current state."""
         if self.sandbox is None:
             return "starting"
         return "lost" if self.sandbox.lost else "running"
@@ -154,7 +153,7 @@ def _iso(moment: float) -> str:
 
 
 class Opener:
-    """Starts and adopts sandboxes. A restarted server has the same `server_key`."""
+    """Opener that starts and adopts sandboxes. A restarted server has the same `server_key`."""
 
     def __init__(self, server_key: str) -> None:
         self._key = hashlib.sha256(server_key.encode()).hexdigest()[:32]

@@ -34,7 +34,7 @@ class UnknownSandboxError(SandboxError):
 
 
 class SandboxManager(LoggingConfigurable):
-    """Starts, finds and ends sandboxes. Use it from the Jupyter server's event loop only."""
+    """Manager that starts, finds and ends sandboxes. Use the manager from the Jupyter server's event loop only."""
 
     max_sandboxes = Integer(8, help="How many sandboxes may run at once; 0 means any number.").tag(
         config=True
@@ -411,7 +411,6 @@ class Housekeeping:
         self._tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._adopt_and_reap(opener))]
 
     async def stop(self) -> None:
-        """End the background work."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

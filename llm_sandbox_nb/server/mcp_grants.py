@@ -34,7 +34,7 @@ class Grant:
 
 
 class McpGrants:
-    """The tokens of a server, in a file that only its user can read."""
+    """The tokens of a server, stored in a file that only the server's user can read."""
 
     def __init__(self, file: Path, clock: Callable[[], float] = time.time) -> None:
         self._file = file

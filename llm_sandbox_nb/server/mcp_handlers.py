@@ -176,7 +176,7 @@ class _NotOpenError(LLMSandboxError):
 
 
 class McpHandler(JupyterHandler):
-    """A request of an MCP client."""
+    """Handler for the requests of MCP clients."""
 
     _answering: asyncio.Task[Json] | None = None
     _streaming = False
@@ -406,7 +406,7 @@ class McpHandler(JupyterHandler):
 
 
 class McpTokenHandler(SandboxAPIHandler):
-    """The token of a sandbox for outside agents."""
+    """Handler for the token that opens a sandbox to outside agents."""
 
     @rest_verb
     async def get(self, sandbox_id: str) -> None:
@@ -438,7 +438,7 @@ class McpTokenHandler(SandboxAPIHandler):
         self.finish()
 
     def _address(self) -> str:
-        """Return the server's URL as the caller sees it; the body can name it. Raises HTTPError for an invalid URL."""
+        """Return the server's URL as the caller sees it. The body can name it. Raises HTTPError for an invalid URL."""
         url = self.body().get("url", f"{self.request.protocol}://{self.request.host}{self.base_url}")
         if not isinstance(url, str) or not _BASE_URL_PATTERN.fullmatch(url):
             raise web.HTTPError(

@@ -1,4 +1,4 @@
-"""Programs that measure the resource use of a sandbox's processes, or end these. They run inside the sandbox."""
+"""Programs that run inside a sandbox, to measure the resource use of its processes or to end them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ class SandboxUsage:
     memory_bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         return asdict(self)
 
 

@@ -47,7 +47,7 @@ class TooSlowError(LLMSandboxError):
 
 
 class RunsHandler(SandboxAPIHandler):
-    """All runs."""
+    """Handler for all runs."""
 
     @rest_verb
     async def get(self) -> None:
@@ -56,7 +56,7 @@ class RunsHandler(SandboxAPIHandler):
 
 
 class NotebookRunsHandler(SandboxAPIHandler):
-    """The runs of a notebook on disk."""
+    """Handler for the runs of a notebook on disk."""
 
     @rest_verb
     async def get(self) -> None:
@@ -115,7 +115,7 @@ def _listed(one: RunSummary, root: Path | None, live: bool) -> Json:
 
 
 class RunHandler(SandboxAPIHandler):
-    """A run."""
+    """Handler for one run."""
 
     @rest_verb
     async def get(self, run_id: str) -> None:
@@ -124,7 +124,7 @@ class RunHandler(SandboxAPIHandler):
 
 
 class RunControlHandler(SandboxAPIHandler):
-    """Decisions during a run."""
+    """Handler for decisions during a run."""
 
     @rest_verb
     async def post(self, run_id: str) -> None:
@@ -135,7 +135,7 @@ class RunControlHandler(SandboxAPIHandler):
 
 
 class RunFileHandler(SandboxAPIHandler):
-    """A file of a live run, sent as a download and never as a page because it may be hostile."""
+    """Handler for a file of a live run. The file is sent as a download, never as a page, because it may be hostile."""
 
     @rest_verb
     async def get(self, run_id: str) -> None:
@@ -152,7 +152,6 @@ class RunSocket(Socket):
 
     @property
     def runs(self) -> RunRegistry:
-        """The runs of this server."""
         runs: RunRegistry = self.settings["llm_sandbox_runs"]
         return runs
 
@@ -175,7 +174,6 @@ class RunPublishHandler(RunSocket):
         self._run_id = run_id
 
     def on_message(self, message: bytes | str) -> None:
-        """Handle a message of the kernel."""
         try:
             self._take(_object(message))
         except ForeignRunError as error:

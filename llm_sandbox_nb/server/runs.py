@@ -121,7 +121,7 @@ def clip_texts(value: Any, limit: int) -> Any:
 
 
 class PublishedRun:
-    """A published run."""
+    """A run that a kernel publishes, with its events and watchers."""
 
     def __init__(self, run_id: str, kernel_id: str, owner: str, full_at: int) -> None:
         self.id = run_id
@@ -310,7 +310,7 @@ class PublishedRun:
 
 
 class RunRegistry(LoggingConfigurable):
-    """All runs that this server knows. Use it from the Jupyter server's event loop only."""
+    """Registry of all runs that this server knows. Use the registry from the Jupyter server's event loop only."""
 
     max_runs = Integer(
         50, help="How many runs the server keeps to watch; above that it drops the oldest that have ended."

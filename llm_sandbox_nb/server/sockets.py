@@ -76,7 +76,6 @@ class SandboxSocket(Socket):
 
     @property
     def manager(self) -> SandboxManager:
-        """The manager of this server's sandboxes."""
         manager: SandboxManager = self.settings["llm_sandbox_manager"]
         return manager
 
@@ -113,7 +112,6 @@ class ChannelHandler(SandboxSocket):
             self.close(SANDBOX_ENDED, str(error)[:100])
 
     def on_message(self, message: bytes | str) -> None:
-        """Handle frames of the client."""
         if self._client is not None:
             self._client.receive(message)
 
@@ -172,7 +170,6 @@ class TerminalHandler(SandboxSocket):
         return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else default
 
     def on_message(self, message: bytes | str) -> None:
-        """Handle a message of the page."""
         if self._terminal is None:
             return
         self.manager.note_activity(self._managed)
@@ -266,4 +263,4 @@ socket_routes: list[tuple[str, type[Any]]] = [
     (rf"{API}/sandboxes/{ID}/channel", ChannelHandler),
     (rf"{API}/sandboxes/{ID}/terminal", TerminalHandler),
 ]
-"""The WebSocket routes of sandboxes below the server's base URL; runs have their own."""
+"""The WebSocket routes of sandboxes below the server's base URL. Runs have routes of their own."""
