@@ -39,7 +39,7 @@ def open_no_link(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file until it is closed; return False if another process has the lock.
+    """Lock an open file until it is closed. Return False if another process has the lock.
 
     On Windows the result is always True, because Windows has no such locks, and nothing there writes to runs.
 

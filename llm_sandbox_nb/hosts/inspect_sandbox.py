@@ -44,7 +44,7 @@ class SandboxConfig(BaseModel):
     record: bool = True
     """True to record each call, with the files after it, in a run folder that a notebook can open and rewind."""
     output_dir: str = RUNS
-    """Parent of the run folders; a relative path begins in the working directory of Inspect."""
+    """Parent of the run folders. A relative path begins in the working directory of Inspect."""
 
 
 @sandboxenv(name=NAME)

@@ -89,7 +89,7 @@ class ClientLink(Protocol):
         ...
 
     async def elicit(self, params: Json) -> Json | None:
-        """Ask the client's user; return None if the client cannot ask."""
+        """Ask the client's user. Return None if the client cannot ask."""
         ...
 
 

@@ -84,7 +84,7 @@ class SandboxApp(ExtensionApp):
         )
 
     def initialize_handlers(self) -> None:
-        """Register the routes; the server adds its base URL to each."""
+        """Register the routes. The server adds its base URL to each of them."""
         self.handlers.extend([*rest_routes, *socket_routes, *run_routes, *history_routes, *card_routes])
         self.handlers.extend([*mcp_token_routes, *mcp_routes])
 

@@ -23,7 +23,7 @@ MAX_LISTED_ENTRIES = 2_000
 """Maximum number of folder entries, or of changes, in one answer."""
 DIFF_CHARACTERS = 256 * 1024
 _READER_THREADS = 2
-"""Maximum number of threads that read histories; more would delay kernels and pages."""
+"""Maximum number of threads that read histories. More threads would delay kernels and pages."""
 _WORKPLACE = "/testbed"
 _KINDS = {FILE: "file", FOLDER: "directory", LINK: "link"}
 _AS_IN_IMAGE = "is as in the sandbox's image, so the history keeps no copy of it; read it in the sandbox."

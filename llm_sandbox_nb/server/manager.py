@@ -438,7 +438,7 @@ class Housekeeping:
             try:
                 for name in await opener.reap():
                     log.info("Removed %s, whose owner has died.", name)
-            except Exception:  # retried at the next turn
+            except Exception:  # retried in the next turn of the loop
                 log.exception("Reaping sandboxes without an owner failed.")
             if self._manager.reap_interval <= 0:
                 return

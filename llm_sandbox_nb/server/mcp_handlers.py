@@ -75,7 +75,7 @@ class McpServices:
     """State that the endpoint keeps between requests."""
 
     def __init__(self, grants: McpGrants, *, runs: bool = False) -> None:
-        """Create the services. With `runs`, outside agents may start runs; see `SandboxPolicy.allow_mcp_runs`."""
+        """Create the services. With `runs`, outside agents may start runs: see `SandboxPolicy.allow_mcp_runs`."""
         self.grants = grants
         self.sessions = Sessions()
         self.endpoint = McpEndpoint(runs=runs)
@@ -148,7 +148,7 @@ class KernelHost:
             managed = self.manager.get(run.outside or "")
         except UnknownSandboxError:
             raise _NotOpenError(NOT_OPEN) from None
-        # A request that is pending now may be the checkpoint of the caller's last step, which ends soon.
+        # The pending request may be a checkpoint of the caller's last step, and not a person's: wait until it ends.
         for _ in range(_SETTLE_TRIES):
             if not managed.requests:
                 break

@@ -12,7 +12,7 @@ from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 
 # Every process of a sandbox descends from its executor. So this program is correct in each isolation, even in
-# `process`, where processes of the host run beside them. CPU time of an ended child is added to the process that
+# `process`, where they run among the host's processes. CPU time of an ended child is added to the process that
 # waited for the child.
 _MEASURE_PROGRAM = """
 import os, sys
