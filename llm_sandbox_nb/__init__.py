@@ -99,16 +99,16 @@ def __dir__() -> list[str]:
 
 
 def _show_in_notebooks() -> None:
-    """Let `await solve(...)` show its card in the cell. Outside a kernel, import nothing."""
+    """Let `await solve(...)` show its card in the cell. Outside a kernel, nothing is imported."""
     if "ipykernel.kernelapp" in sys.modules:
         cards = import_module("llm_sandbox_nb.runs.solve").LiveCards
         cards.make = staticmethod(import_module("llm_sandbox_nb.notebook.solve_card").open_card)
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """Register the `%%sandbox` and `%sandbox` magics; called by `%load_ext llm_sandbox_nb`.
+    """Register the `%%sandbox` and `%sandbox` magics. `%load_ext llm_sandbox_nb` calls this function.
 
-    Loading again changes nothing: the notebook's sandbox, its runs and the values of `%config` stay.
+    Loading the extension again changes nothing: the notebook's sandbox, its runs and the values of `%config` stay.
     """
     from llm_sandbox_nb.notebook.magics import SandboxMagics
 

@@ -1,4 +1,4 @@
-"""Functions in daemon threads: neither a run at its limit nor the end of the program waits for them.
+"""Functions in daemon threads. Neither a run at its time limit nor the end of the program waits for them.
 
 This module imports nothing of the package, so that every package can use it.
 """
@@ -36,7 +36,7 @@ async def in_daemon_thread(function: Callable[..., T], *arguments: Any, name: st
     def work() -> None:
         try:
             result = context.run(function, *arguments)
-        except Exception as error:  # noqa: BLE001 - raised where it is awaited
+        except Exception as error:  # noqa: BLE001 - raised where the result is awaited
             report(done.set_exception, error)
         else:
             report(done.set_result, result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 
 _BYTE_ORDER_MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),  # checked before the mark of UTF-16, which begins with the same bytes
+    (codecs.BOM_UTF32_LE, "utf-32"),  # checked first, because it begins with the mark of UTF-16
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
@@ -14,6 +14,6 @@ _BYTE_ORDER_MARKS = (
 
 
 def text_of(data: bytes, errors: str = "replace") -> str:
-    """Decode text in the encoding of its byte order mark, else as UTF-8, and remove the mark."""
+    """Decode text in the encoding that its byte order mark names, or in UTF-8 without a mark. The mark is removed."""
     encoding = next((name for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), "utf-8")
     return data.decode(encoding, errors)

@@ -1,4 +1,4 @@
-"""Base class of every exception in this package.
+"""Base class of the exceptions in this package.
 
 The classes below can be imported from `llm_sandbox_nb`. Each is defined in the package that raises it::
 
@@ -18,7 +18,8 @@ The classes below can be imported from `llm_sandbox_nb`. Each is defined in the 
         └── HistoryError
 
 The package's other exceptions derive from these classes too. They belong to one command or stay inside the package.
-The exceptions of `sandbox/executor` do not: that code runs inside the sandbox, with the standard library only.
+The exceptions of `sandbox/executor` derive from Python's own, because that code runs inside the sandbox, with the
+standard library only.
 
 This module imports nothing from the package, so that every module can import it.
 """

@@ -1,6 +1,6 @@
-"""Prices, sizes, durations, counts, failures and long texts as people read them: one rule for all.
+"""Formatting of prices, sizes, durations, counts, failures and long texts, the same in every interface.
 
-`labextension/src/formatting.ts` has the same rules; tests/data/formatting.json tests both.
+`labextension/src/formatting.ts` has the same rules. The cases in tests/data/formatting.json test both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def format_cost(cost: float | None) -> str:
-    """Format US dollars, with four decimals below one dollar. None is an unknown price."""
+    """Return an amount of US dollars, with four decimals if it is below one dollar. None is an unknown price."""
     if cost is None or not math.isfinite(cost):
         return "cost unknown"
     if 0 < cost < 0.0001:
@@ -19,7 +19,7 @@ def format_cost(cost: float | None) -> str:
 
 
 def format_spent(cost: float | None, budget: float | None) -> str:
-    """Return the US dollars spent and the budget, both in cents if cents are precise enough."""
+    """Return the spent US dollars and the budget, both with two decimals unless the amount is below one cent."""
     if budget is None:
         return format_cost(cost)
     if cost is None or not math.isfinite(cost):
@@ -32,7 +32,7 @@ def _cents(dollars: float) -> str:
 
 
 def format_size(size: float) -> str:
-    """Return a number of bytes; 1 KB is 1024 bytes."""
+    """Return a number of bytes with its unit. 1 KB is 1024 bytes."""
     if size < 1024:
         return f"{size:.0f} B"
     value = float(size)
@@ -60,7 +60,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_count(count: int) -> str:
-    """Return a whole number with separators of thousands."""
+    """Return a whole number with thousands separators."""
     return f"{count:,}"
 
 
@@ -70,7 +70,7 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 
 
 def format_short(count: int) -> str:
-    """Format a token count briefly: below 100 as it is, thousands as `0.7k`, millions as `2.5M`."""
+    """Return a short form of a token count: `99`, `0.7k`, `2.5M`."""
     if count < 100:
         return str(count)
     return f"{_decimal(count / 1000, 1)}k" if count < 999_950 else f"{_decimal(count / 1_000_000, 1)}M"
@@ -102,7 +102,7 @@ MODEL_FAILURES = {
 
 
 def format_model_failure(kind: str) -> str:
-    """Return the reason of a failed request in a few words; an empty text if `kind` is unknown."""
+    """Return the reason why a request failed in a few words. The text is empty if `kind` is unknown."""
     return MODEL_FAILURES.get(kind, "")
 
 
@@ -120,17 +120,17 @@ CALL_FAILURES = {
 
 
 def format_call_failure(kind: str) -> str:
-    """Return the reason of a failed tool call, in a few words."""
+    """Return the reason why a tool call failed, in a few words."""
     return CALL_FAILURES.get(kind, sentence_case(kind))
 
 
 def format_percent(share: float) -> str:
-    """Return a number from 0 to 1, such as a score, in percent without the sign."""
+    """Return a number from 0 to 1, such as a score, as a percentage without the percent sign."""
     return f"{100 * share:.1f}"
 
 
 def format_number(value: float) -> str:
-    """Return a number with three significant digits; numbers from 100 on are rounded to whole ones."""
+    """Return a number with three significant digits. From 100 on, the number is rounded to a whole number."""
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
@@ -159,15 +159,16 @@ def shorten(text: str, most: int, mark: str = "...") -> str:
 
 
 TAIL_LINES = 20
-"""Lines that `clip` shows of the end of a text, where errors are."""
+"""Number of lines that `clip` shows from the end of a text, because errors are usually there."""
 _MIN_TAIL_LINE_CHARACTERS = 80
-"""Characters for each of these lines; if the limit has fewer, `clip` shows fewer lines."""
+"""Minimum number of characters for each of these lines. If the limit is too low for that, `clip` shows fewer lines."""
 
 
 def clip(text: str, limit: int) -> str:
-    """Shorten `text` to about `limit` characters: its beginning, the number of hidden lines, and its end.
+    """Shorten `text` to about `limit` characters: the beginning, the number of hidden lines, and the end.
 
-    The last `TAIL_LINES` lines are always shown; if they are too long, the middle of the long lines is left out.
+    The last `TAIL_LINES` lines are shown, or fewer if `limit` is low. If these lines are too long, the middle of the
+    long ones is left out.
     """
     if len(text) <= limit:
         return text
@@ -193,7 +194,7 @@ def _tail_start(text: str, lines: int) -> int:
 
 
 def _shortened(text: str, room: int) -> str:
-    """Return the lines of `text` within `room` characters; long lines share the space that short ones leave."""
+    """Shorten `text` to about `room` characters. Long lines share the space that short lines leave."""
     lines = text.split("\n")
     share, left = 0, room
     for place, size in enumerate(sorted(map(len, lines))):
@@ -211,7 +212,7 @@ def _without_middle(line: str, room: int) -> str:
 
 
 def text_table(rows: Sequence[Sequence[str]], left: int | None = None) -> str:
-    """Return a line for each row. The first `left` columns (None: all) begin at their left, the others end right."""
+    """Return a line for each row. The first `left` columns are left-aligned (all if None), the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
     def aligned(place: int, cell: str) -> str:

@@ -16,9 +16,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 from llm_sandbox_nb.errors import LLMSandboxError
 
 HIDDEN = "(key)"
-"""Text in place of a key."""
+"""Text that replaces a key."""
 _MIN_KEY_CHARACTERS = 8
-"""Minimum characters of a real key; shorter ones are dummy words for local servers that need no key."""
+"""Minimum length of a real key. A shorter text is a dummy for a local server that needs no key."""
 _PLACEHOLDERS = frozenset(
     {"lm-studio", "no-key-required", "not-needed", "not-required", "sk-no-key-required", "anything", "unused"}
 )
@@ -31,14 +31,14 @@ _known: set[str] = set()
 
 
 class KeyTextError(LLMSandboxError, ValueError):
-    """A key with invalid characters. The message names its source, never the key."""
+    """Raised for an empty or invalid key. The message names the source of the key, never the key."""
 
 
 def clean_key(key: str, source: str) -> str:
-    """Return the key without surrounding blanks and line ends, which copying adds. Errors name its `source`.
+    """Return the key without the blanks and line ends around it, which copying adds. Errors name its `source`.
 
     Raises:
-        KeyTextError: if nothing is left, or the key has a character that is not printable ASCII.
+        KeyTextError: if nothing is left, or if the key has quotes around it or a character that is not printable ASCII.
     """
     cleaned = key.strip(_BLANKS)
     if not cleaned:
@@ -71,7 +71,7 @@ def remember_key(key: str) -> None:
 
 
 def remember_address(address: str) -> None:
-    """Add the password and the keys in an address to the known keys; names of parameters show which values are keys."""
+    """Add the password and the keys in an address to the known keys. Parameter names show which values are keys."""
     try:
         parts = urlsplit(address)
     except ValueError:
@@ -83,13 +83,13 @@ def remember_address(address: str) -> None:
 
 
 def public_address(address: str) -> str:
-    """Return an address without a user, a password, parameters and a fragment."""
+    """Return an address without user, password, parameters and fragment."""
     parts = urlsplit(address)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def remember_environment(environment: Mapping[str, str] | None = None) -> None:
-    """Add the keys in the environment to the known keys; names of variables show which values are keys."""
+    """Add the keys in the environment to the known keys. Variable names show which values are keys."""
     for name, value in (os.environ if environment is None else environment).items():
         if _KEY_VARIABLE.search(name.upper()):
             remember_key(value.strip(_BLANKS))
@@ -125,7 +125,7 @@ class KeyFilter(logging.Filter):
     """Filter that removes known keys from log records."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep every record, without keys."""
+        """Keep every log record, but remove the known keys from its message."""
         if _known and has_key([told := record.getMessage()]):
             record.msg, record.args = without_keys(told), ()
         return True

@@ -1,9 +1,9 @@
-"""Files below one folder, read, written and removed without ever following a link.
+"""Reading, writing and removal of files below one folder, without ever following a link.
 
 A run folder may be hostile, with links, pipes and devices at any place. The folder itself may be reached through a
 link, because a person names that path. Below the folder, each part of a path is opened relative to its parent folder
-and without following links, and only regular files are opened. Windows cannot open relative to a folder: there,
-every part is checked before the file is opened.
+and without following links, and only regular files are opened. On Windows, which
+cannot open a file relative to a folder, every part of the path is checked before the file is opened.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _FOLDER_FLAGS = (
     os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 )
 _NO_LINK_NO_WAIT = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-"""Flags that neither follow a link nor wait for the other end of a pipe."""
+"""Flags with which `os.open` neither follows a link nor waits for the other end of a pipe."""
 _BINARY = getattr(os, "O_BINARY", 0)
 MAX_DEPTH = 64
-"""Maximum depth of folders that are searched."""
+"""Maximum nesting depth of the folders that are searched."""
 MAX_NAMES = 100_000
-"""Maximum number of listed files of a run."""
+"""Maximum number of files that are listed for a run."""
 
 
 class NotOwnFileError(LLMSandboxError, OSError):
-    """A name that is a link, a device, a pipe, a socket or a folder, or that leads out of its folder."""
+    """Raised for a path that leads out of its folder, or names a link, another wrong kind or too large a file."""
 
 
 def open_file(folder: Path, name: str | PurePath, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
@@ -75,7 +75,7 @@ def write_file(folder: Path, name: str | PurePath, data: bytes) -> None:
     """Write the file `name` below `folder` atomically, and make missing folders.
 
     Raises:
-        NotOwnFileError: if a parent folder is something else.
+        NotOwnFileError: if a parent is not a folder.
         OSError: if the file cannot be written; no partial file is left.
     """
     with _replaced(folder, _parts(name), 0o666) as file:
@@ -84,7 +84,7 @@ def write_file(folder: Path, name: str | PurePath, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _replaced(folder: Path, parts: tuple[str, ...], mode: int) -> Iterator[IO[bytes]]:
-    """Yield a new file, which replaces the file with this name once complete."""
+    """Yield a new file. When it is complete, it replaces the file of this name."""
     partial = f".{parts[-1]}.{secrets.token_hex(4)}.partial"
     with _opened(folder, parts[:-1], make=True) as (parent, path):
         descriptor = _open_regular(parent, path, partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -102,11 +102,11 @@ def _replaced(folder: Path, parts: tuple[str, ...], mode: int) -> Iterator[IO[by
 
 
 def unshare_file(folder: Path, name: str | PurePath) -> None:
-    """Replace a file that has hard links by a copy, so that writing does not change the linked files.
+    """Replace a file that has several hard links by a copy, so that writing does not change the other links.
 
     Raises:
-        NotOwnFileError: if the name is not a regular file, or a parent folder is something else.
-        OSError: if the copy cannot be written; the file is as it was.
+        NotOwnFileError: if the name is not a regular file, or a parent is not a folder.
+        OSError: if the copy cannot be written. The file is then unchanged.
     """
     parts = _parts(name)
     try:
@@ -126,7 +126,7 @@ def remove_file(folder: Path, name: str | PurePath) -> None:
 
     Raises:
         FileNotFoundError: if the file is missing.
-        NotOwnFileError: if a parent folder is something else.
+        NotOwnFileError: if a parent is not a folder.
     """
     parts = _parts(name)
     with _opened(folder, parts[:-1]) as (parent, path):
@@ -134,7 +134,7 @@ def remove_file(folder: Path, name: str | PurePath) -> None:
 
 
 def open_folder(folder: Path, name: str | PurePath, *, make: bool = False) -> int:
-    """Open the folder `name` below `folder`, and return its descriptor. Not on Windows.
+    """Open the folder `name` below `folder`, and return its descriptor. Windows cannot do this.
 
     Raises:
         FileNotFoundError: if the folder is missing, and `make` is false.
@@ -146,14 +146,14 @@ def open_folder(folder: Path, name: str | PurePath, *, make: bool = False) -> in
 
 
 def check_folder(folder: Path) -> None:
-    """Check that `folder` is a folder and not a link. Raises NotOwnFileError."""
+    """Raise NotOwnFileError unless `folder` is a folder and not a link."""
     info = folder.lstat()
     if not stat.S_ISDIR(info.st_mode):
         raise NotOwnFileError(f"{folder} is {kind_of(info.st_mode)} instead of a folder")
 
 
 def file_names(folder: Path) -> Iterator[str]:
-    """Yield the names of all regular files below a folder that is not a link; links are skipped and not followed."""
+    """Yield the relative paths of all regular files below a folder. No link is followed, not even `folder` itself."""
     try:
         check_folder(folder)
     except OSError:
@@ -165,7 +165,7 @@ def file_names(folder: Path) -> Iterator[str]:
 
 
 def names_below(folder: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
-    """Yield the paths of all entries below a folder with a `wanted` name, also links and pipes, but not folders."""
+    """Yield the paths below a folder whose last name is `wanted`, including links and pipes, but no folders."""
     for inner, entry in _entries(folder):
         if wanted(entry.name):
             yield folder / inner / entry.name
@@ -179,7 +179,7 @@ def status_below(folder: Path) -> Iterator[os.stat_result]:
 
 
 def _entries(folder: Path, *, folders: bool = False) -> Iterator[tuple[PurePath, os.DirEntry[str]]]:
-    """Yield all entries below a folder, without recursion; links to folders are not followed."""
+    """Yield all entries below a folder, with the folder of each. Links are not followed."""
     todo = [(PurePath(), 0)]
     while todo:
         inner, depth = todo.pop()
@@ -206,7 +206,7 @@ def _parts(name: str | PurePath) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _opened(folder: Path, parts: tuple[str, ...], *, make: bool = False) -> Iterator[tuple[int | None, Path]]:
-    """Yield descriptor (None on Windows) and path of the folder `parts` below `folder`."""
+    """Yield the descriptor and the path of the folder `parts` below `folder`. On Windows the descriptor is None."""
     if not _OPENS_RELATIVE:
         yield None, _checked_folder(folder, parts, make=make)
         return
@@ -263,7 +263,7 @@ def _unlink(parent: int | None, path: Path, name: str) -> None:
 
 
 def _kind_error(error: OSError, path: Path, wanted: str) -> OSError:
-    """Return an error that names the kind of `path` if the kind is not `wanted`; else the system's error."""
+    """Return an error that names the kind of `path` if that is not the `wanted` kind. Otherwise return `error`."""
     with contextlib.suppress(OSError):
         kind = path.lstat().st_mode
         if not (stat.S_ISREG(kind) if wanted == "file" else stat.S_ISDIR(kind)):
@@ -272,7 +272,7 @@ def _kind_error(error: OSError, path: Path, wanted: str) -> OSError:
 
 
 def kind_of(mode: int) -> str:
-    """Return the kind of an entry, with its article: a link, a pipe, a device, ..."""
+    """Return the kind of a directory entry with its article, such as `a link` or `a device`."""
     kinds = {
         stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder",
         stat.S_IFREG: "a file",

@@ -1,8 +1,8 @@
-"""Shell code taken apart: simple commands with their words, redirections and here-documents.
+"""Parser that splits shell code into simple commands with their words, redirections and here-documents.
 
 Nothing is expanded or run. Quoted text stays one word, comments are dropped, and the content of `$(...)` or backquotes
-is parsed too, because a shell would run it. If a quote is not closed, only the commands of the lines before are
-returned.
+is parsed too, because a shell would run it. If a quote is not closed, only the commands of the lines before the
+quote are returned.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 @dataclass
 class Command:
-    """A simple command. `words` are without quotes; `piped` is true if the command reads another one's output."""
+    """A simple command. Its `words` have no quotes around them. `piped` is true if a pipe leads to the command."""
 
     words: list[str] = field(default_factory=list)
     piped: bool = False
     upstream: Command | None = None
-    """The command whose output this one reads."""
+    """The command whose output this command reads."""
     reads: list[str] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
     here: str | None = None
-    """The here-document or here-string."""
+    """Text of the here-document or here-string."""
     arithmetic: bool = False
     """True if a word holds `$((...))`."""
     loop: bool = False
@@ -63,7 +63,7 @@ class _OpenQuoteError(LLMSandboxError):
 
 
 def shell_commands(text: str, depth: int = 0) -> list[Command]:
-    """Return the simple commands of `text` in order, including those in substitutions."""
+    """Return the simple commands of `text` in order, followed by the commands in its substitutions."""
     lexer = _Lexer(text.replace("\\\r\n", "").replace("\\\n", ""))
     found: list[Command] = []
     line: list[Command] = []
@@ -104,7 +104,7 @@ class _Lexer:
         self._arithmetic = False
 
     def commands(self) -> Iterator[tuple[Command, bool]]:
-        """Yield each command, with True if it ends a complete line."""
+        """Yield each command, together with True if the command ends a complete line."""
         current, redirection = Command(), ""
         for kind, token in self._tokens():
             if kind == "word":
@@ -234,7 +234,7 @@ class _Lexer:
         raise _OpenQuoteError
 
     def _substitution(self) -> str | None:
-        """Store the code at `$(` or a backquote for later, and return its text; None if there is no substitution."""
+        """Store the code of a substitution for later, and return its text. None if no substitution begins here."""
         start = self.position
         if self.text[start] == "`":
             self.substitutions.append(self._until("`"))

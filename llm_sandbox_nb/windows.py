@@ -1,4 +1,4 @@
-"""Limits of Windows: sandboxes do not open, but recorded runs can be read, compared and exported."""
+"""Support for Windows, where no sandbox opens, but recorded runs can be read, compared and exported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 NOT_INHERITED = getattr(os, "O_CLOEXEC", 0)
 BINARY = getattr(os, "O_BINARY", 0)
-"""Flags of `os.open`; zero if the system lacks the flag. Windows has only BINARY."""
+"""Flags of `os.open`. A flag that the system lacks is zero. Windows has only BINARY."""
 
 
 def is_windows() -> bool:
@@ -39,12 +39,12 @@ def open_no_link(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file until it is closed; return False if another process has the lock.
+    """Lock an open file until it is closed. Return False if another process has the lock.
 
-    On Windows the result is always True: nothing there writes to runs, and there are no such locks.
+    On Windows the result is always True, because Windows has no such locks, and nothing there writes to runs.
 
     Raises:
-        OSError: if the file system has no locks.
+        OSError: if the file system does not support locks.
     """
     try:
         import fcntl

@@ -1,7 +1,7 @@
-"""A record in addition to Inspect's log: a run folder for each sample, whose steps are the calls to the sandbox.
+"""Records in addition to Inspect's log: a run folder for each sample. The steps are the calls to the sandbox.
 
 Inspect's log has the conversation; this record has the files after each call. So a notebook can open a sample, rewind
-it to a call, and fork a sandbox with the files of that time. `STORE_KEY` in the sample's store names the folder.
+it to a call, and fork a sandbox with the files as they were then. `STORE_KEY` in the sample's store names the folder.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SampleRecord:
         """Begin the record of a sample in `parent`, and write the folder's path to the sample's store.
 
         Returns:
-            None if the folder cannot be made, which is logged.
+            The record, or None if the folder cannot be made. The failure is logged.
         """
         from inspect_ai.util import store
 
@@ -90,12 +90,12 @@ class SampleRecord:
         self._checkpoints.start(0)
 
     async def settle(self) -> None:
-        """Wait until the files of the last call are stored; call this before the next call changes them."""
+        """Wait until the files after the last call are stored. Await this before the next call changes them."""
         async with self._lock:
             await self._recorded(self._checkpoints.settle())
 
     async def executed(self, command: Sequence[str], given: Mapping[str, Any], result: CommandResult) -> None:
-        """Record a command that has ended; `given` are further arguments, of which None values are left out."""
+        """Record a command that has ended. `given` has further arguments. An argument that is None is left out."""
         arguments = {"command": shlex.join(command)} | {
             name: value for name, value in given.items() if value is not None
         }
@@ -115,13 +115,13 @@ class SampleRecord:
         self._recorder.close()
 
     async def _record(self, tool: str, arguments: dict[str, Any], result: CommandResult | None) -> None:
-        """Record an ended call as a step, without an await between the events, because calls may run concurrently."""
+        """Record an ended call as a step. A lock keeps the events together, because calls may run concurrently."""
         async with self._lock:
             await self._recorded(self._checkpoints.settle())
             await self._recorded(self._add_step(tool, arguments, result))
 
     async def _recorded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Await `work` for the record, unless recording has failed before."""
+        """Await `work`, which writes to the record, unless recording has failed before."""
         if self._broken:
             work.close()
             return
@@ -167,7 +167,7 @@ class SampleRecord:
 
 
 def _sample_state() -> Any:
-    """Return the state of the sample that is executed; None if this version of Inspect does not provide the state."""
+    """Return the state of the current sample, or None if this version of Inspect does not provide it."""
     try:
         from inspect_ai.solver._task_state import sample_state
     except ImportError:

@@ -32,7 +32,7 @@ NAME = "llm-sandbox-nb"
 
 
 class SandboxConfig(BaseModel):
-    """Options of `open_sandbox` for the sandbox of a sample, and of its record."""
+    """Options for the sandbox of a sample, as `open_sandbox` takes them, and for the record of the sample."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,7 +44,7 @@ class SandboxConfig(BaseModel):
     record: bool = True
     """True to record each call, with the files after it, in a run folder that a notebook can open and rewind."""
     output_dir: str = RUNS
-    """Parent of the run folders; a relative path begins in the working directory of Inspect."""
+    """Parent of the run folders. A relative path begins in the working directory of Inspect."""
 
 
 @sandboxenv(name=NAME)
@@ -147,7 +147,7 @@ class InspectSandbox(SandboxEnvironment):
 
 
 def _config_of(config: SandboxEnvironmentConfigType | None) -> SandboxConfig:
-    """Return the configuration. Inspect passes the part after `llm-sandbox-nb:`, an isolation, as a path."""
+    """Return the configuration. Inspect passes the isolation, which follows `llm-sandbox-nb:`, as a path."""
     match config:
         case None:
             return SandboxConfig()

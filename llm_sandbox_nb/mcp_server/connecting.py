@@ -1,4 +1,4 @@
-"""Commands and configurations, with the token, that connect MCP clients to a sandbox."""
+"""Commands and configurations that connect MCP clients to a sandbox. They contain the token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SERVER_NAME = "notebook-sandbox"
 
 
 def connection_text(url: str, token: str) -> str:
-    """Return the commands and configurations for all clients. `url` of the Jupyter server ends with a slash."""
+    """Return the commands and configurations for all clients. `url` is the Jupyter server's, with a final slash."""
     address, bearer = f"{url}llm-sandbox/mcp", f"Bearer {token}"
     headers = {"Authorization": bearer}
     cursor = {"mcpServers": {SERVER_NAME: {"url": address, "headers": headers}}}

@@ -1,6 +1,6 @@
 """The answers to requests of MCP clients, independent of the transport.
 
-Clients up to 2025-11-25 begin with `initialize`. Since 2026-07-28 each request has the version, the client and the
+Clients up to 2025-11-25 begin with `initialize`. Since 2026-07-28 each request names the version, the client and the
 client's abilities in its `_meta`, and the server stores nothing about clients.
 """
 
@@ -72,24 +72,24 @@ class ToolHost(Protocol):
     async def call(self, tool: str, arguments: Json, client: ClientFacts, agreed: str) -> Json:
         """Execute a call with checked arguments. Cancelling this coroutine ends the call.
 
-        `agreed` is the `about` of a question that a person has answered with yes; else empty.
+        `agreed` is the `about` of a question to which a person has answered yes. Without such a question it is empty.
 
         Returns:
-            `text`, `data` and `error`; or `ask`, a question for a person, and `about`. If the person answers yes, the
-            call is repeated with `about` as `agreed`.
+            Either `text`, `data` and `error`, or a question for a person as `ask`, with its subject as `about`. If the
+            person answers yes, the call is repeated with `about` as `agreed`.
         """
         ...
 
 
 class ClientLink(Protocol):
-    """Messages to the client while one of its requests is answered."""
+    """Sender of messages to the client while one of its requests is being answered."""
 
     def notify(self, message: Json) -> None:
         """Send a notification, if the transport can send one before the answer."""
         ...
 
     async def elicit(self, params: Json) -> Json | None:
-        """Ask the client's user; return None if the client cannot ask."""
+        """Ask the client's user. Return None if the client cannot ask."""
         ...
 
 
@@ -107,7 +107,7 @@ class McpEndpoint:
         """Return the result of a request.
 
         Args:
-            client: the client of an earlier handshake; ignored for a modern request, which names its client itself.
+            client: the client of an earlier handshake. It is ignored for a modern request, which names its own client.
 
         Raises:
             McpError: if the request is refused.

@@ -53,9 +53,9 @@ class RpcMessage:
     id: Id | None = None
     params: Json = field(default_factory=dict)
     result: Json | None = None
-    """Result of a response; None for an error."""
+    """Result of a response. None if the response reports an error."""
     error: str = ""
-    """Text of a response that reports an error."""
+    """Message of a response that reports an error."""
 
     @property
     def meta(self) -> Mapping[str, Any]:
@@ -70,7 +70,7 @@ class RpcMessage:
 
     @property
     def progress_token(self) -> Id | None:
-        """The token for progress notifications; None if the client does not want them."""
+        """The token for progress notifications, or None if the client does not want them."""
         token = self.meta.get("progressToken")
         return token if isinstance(token, str | int) and not isinstance(token, bool) else None
 

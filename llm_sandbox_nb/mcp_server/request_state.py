@@ -1,4 +1,4 @@
-"""Signed state that a client sends back with the answer to a question, valid once for one caller and request."""
+"""Signed state that a client returns with the answer to a question. It is valid once, for one caller and request."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MAX_STATE_CHARACTERS = 2000
 
 
 class RequestStateError(LLMSandboxError, ValueError):
-    """The state is forged, expired or already used, or was made for another request or caller."""
+    """Raised for a state that is forged, expired, already used, or made for another request or caller."""
 
 
 class StateSigner:
-    """Makes and checks states. The key lives in this process, so a restart invalidates all states."""
+    """Signer that makes and checks states. The key lives in this process, so a restart invalidates all states."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._key = secrets.token_bytes(32)
@@ -32,7 +32,7 @@ class StateSigner:
         """Ids of used states, with the time at which each expires."""
 
     def sign(self, principal: str, request: Mapping[str, Any], about: str) -> str:
-        """Return a state for `request` of `principal`; `about` names the subject of the question."""
+        """Return a state for `request` of `principal`. `about` names the subject of the question."""
         payload = {
             "who": principal,
             "what": _digest(request),

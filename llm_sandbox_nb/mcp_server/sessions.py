@@ -1,4 +1,4 @@
-"""Sessions of clients that begin with a handshake; clients since 2026-07-28 have no session."""
+"""Sessions of clients that begin with a handshake. Clients since 2026-07-28 have no session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from llm_sandbox_nb.mcp_server.messages import Id, Json, RpcMessage
 
 MAX_SESSIONS = 200
-"""Sessions of one server; beyond that number the caller's least recently used session ends, or that of all callers."""
+"""Maximum number of sessions. A further one ends the least recently used session, preferably of the same caller."""
 IDLE_SECONDS = 24 * 3600.0
 """Seconds after which an unused session ends."""
 ANSWER_SECONDS = 300.0
@@ -30,7 +30,7 @@ class ClientFacts:
 
     @classmethod
     def read(cls, info: object, capabilities: object) -> ClientFacts:
-        """Return the facts in a client's `clientInfo` and capabilities; values of wrong types are ignored."""
+        """Return the facts in a client's `clientInfo` and capabilities. Values of wrong types are ignored."""
         info = info if isinstance(info, dict) else {}
         names = [str(info.get(key) or "") for key in ("name", "version")]
         name, version = ("".join(filter(str.isprintable, text))[:60] for text in names)
@@ -53,7 +53,7 @@ class McpSession:
     _asked: dict[Id, asyncio.Future[Json | None]] = field(default_factory=dict)
 
     async def elicit(self, params: Json, send: Callable[[Json], None]) -> Json | None:
-        """Send a question to the client's user and return the answer; None if the user refuses or is late."""
+        """Send a question to the client's user and return the answer. None if the client fails or is late."""
         id = f"ask-{next(self._numbers)}"
         answer = self._asked[id] = asyncio.get_running_loop().create_future()
         send({"jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": params})
@@ -101,7 +101,7 @@ class Sessions:
         return session
 
     def find(self, id: str, principal: str) -> McpSession | None:
-        """Return the caller's session with this id; None if the session has ended or belongs to another caller."""
+        """Return the caller's session with this id, or None if the session has ended or belongs to another caller."""
         session = self._sessions.get(id)
         if session is None or session.principal != principal or self._clock() - session.used > IDLE_SECONDS:
             return None

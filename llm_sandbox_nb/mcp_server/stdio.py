@@ -1,4 +1,4 @@
-"""MCP over stdin and stdout: one message per line. Answers may be in another order than their requests."""
+"""MCP over stdin and stdout, with one message per line. Answers may come in another order than their requests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def read_lines(stream: BinaryIO) -> AsyncIterator[bytes]:
 
 
 class StdioServer:
-    """The server of one client. `write` is called with each message for the client."""
+    """Server for one client. `write` is called with each message for the client."""
 
     def __init__(self, host: ToolHost, write: Callable[[Json], None]) -> None:
         self._host = host

@@ -1,6 +1,6 @@
 """The tools of an outside agent, and the check of their arguments.
 
-The definitions are constant, sorted, and contain no text of a file or a run: clients pin them by their hash.
+The definitions are constant, sorted, and contain no text of a file or a run, because clients pin them by their hash.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from llm_sandbox_nb.errors import LLMSandboxError
 
 MAX_WAIT_SECONDS = 240.0
-"""Seconds that one call may wait: many clients give up after 300."""
+"""Maximum seconds that one call may wait. Many clients give up after 300."""
 MAX_TIMEOUT_SECONDS = 3600.0
 _QUOTED_CHARACTERS = 80
 _NUMBER_CEILING = 2**53  # larger integers are not exact in JavaScript clients
@@ -22,7 +22,7 @@ _MAXIMA = {"max_entries": 2000, "limit": 100_000, "depth": 10, "max_steps": 100}
 
 
 class ToolInputError(LLMSandboxError, ValueError):
-    """The arguments of a call cannot be used. The message is one sentence for the agent; nothing was done."""
+    """Raised if the arguments of a call cannot be used. The message is a sentence for the agent. Nothing was done."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ _DEFINITIONS = (
         "is cut, and the result names the file with all of it. Each call is a step that `rewind` can return to.",
         {
             "command": _text("The command; several lines are fine."),
-            # As `sandbox/contract.py:DEFAULT_COMMAND_TIMEOUT`, which this package may not import.
+            # As `sandbox/contract.py:DEFAULT_COMMAND_TIMEOUT`, which this package must not import.
             "timeout": _number("Seconds after which the command and all it started are ended.", 120),
             "wait": _WAIT,
         },
@@ -267,7 +267,7 @@ _OTHER_NAMES = {
     "new_str": "new_string",
     "timeout_seconds": "timeout",
 }
-"""Other names that agents use for arguments: accepted, but not listed."""
+"""Other names that agents use for arguments. They are accepted, but not listed."""
 INSTRUCTIONS = (
     "A Linux sandbox of a Jupyter notebook. Each call is a step that a person watches in the notebook, and can pause, "
     "refuse or rewind; the files are kept after each step. To go back, call rewind with the number of a step; to undo "
@@ -277,7 +277,7 @@ INSTRUCTIONS = (
 
 
 def listed_tools(*, runs: bool = False) -> list[dict[str, Any]]:
-    """Return the tools of `tools/list`, the same for every client; with `runs`, also `RUN_TOOLS`."""
+    """Return the tools of `tools/list`, the same for every client. `RUN_TOOLS` are included only with `runs`."""
     return [tool.to_json() for name, tool in TOOLS.items() if runs or name not in RUN_TOOLS]
 
 

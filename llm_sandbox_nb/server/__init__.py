@@ -1,1 +1,1 @@
-"""The Jupyter server side: the manager of sandboxes, its REST and WebSocket handlers."""
+"""Extension of the Jupyter server: the manager of sandboxes, and the REST and WebSocket handlers."""

@@ -1,4 +1,4 @@
-"""The server extension: traits, routes, and the steps at start and stop of the Jupyter server."""
+"""The server extension: traits, routes, and the steps at the start and the stop of the Jupyter server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SandboxApp(ExtensionApp):
     name = "llm_sandbox_nb"
     extension_url = "/llm-sandbox/api/info"
     load_other_extensions = True
-    classes = [SandboxManager, SandboxPolicy, RunRegistry]  # noqa: RUF012 - so declared by traitlets
+    classes = [SandboxManager, SandboxPolicy, RunRegistry]  # noqa: RUF012 - as traitlets declares it
 
     manager_class = Type(
         SandboxManager,
@@ -53,7 +53,7 @@ class SandboxApp(ExtensionApp):
     histories = Instance(HistoryReaders, allow_none=True)
 
     def initialize_settings(self) -> None:
-        """Create the manager for the handlers."""
+        """Create the objects that the handlers use, such as the manager."""
         server: Any = self.serverapp
         kernels = ServerKernels(server.kernel_manager, server.session_manager)
         activity_times = server.web_app.settings["last_activity_times"]
@@ -84,7 +84,7 @@ class SandboxApp(ExtensionApp):
         )
 
     def initialize_handlers(self) -> None:
-        """Register the routes; the server adds its base URL to each."""
+        """Register the routes. The server adds its base URL to each of them."""
         self.handlers.extend([*rest_routes, *socket_routes, *run_routes, *history_routes, *card_routes])
         self.handlers.extend([*mcp_token_routes, *mcp_routes])
 
@@ -95,7 +95,7 @@ class SandboxApp(ExtensionApp):
             await self.manager.start()
 
     def current_activity(self) -> dict[str, Any] | None:
-        """Return the sandboxes with pending requests; they prevent the shutdown of an otherwise idle server."""
+        """Return the sandboxes with pending requests. They prevent the shutdown of an otherwise idle server."""
         busy = self.manager.busy() if self.manager else []
         return {managed.id: managed.to_json() for managed in busy} or None
 
@@ -123,7 +123,7 @@ def server_variables(serverapp: Any) -> dict[str, str]:
 
 
 def _local_url(serverapp: Any) -> str:
-    """Return the server's base URL for processes on this machine; a wildcard address becomes loopback."""
+    """Return the server's base URL for processes on this machine. A wildcard address becomes the loopback address."""
     url = urlsplit(str(serverapp.connection_url))
     if serverapp.ip in _WILDCARDS and not serverapp.sock:
         host = "[::1]" if ":" in serverapp.ip else "127.0.0.1"

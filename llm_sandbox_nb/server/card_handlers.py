@@ -1,4 +1,4 @@
-"""Routes that prepare a record for a page: as the final card of a run, or as events if another project wrote it.
+"""Routes that turn a record into the final card of a run, or into events if another project wrote the record.
 
 See `rest-api.yml`. The records are read by other processes (`llm_sandbox_nb.card.saved` and `llm_sandbox_nb.formats`),
 so that a damaged or very large record does not slow the server.
@@ -19,11 +19,11 @@ from llm_sandbox_nb.server.run_handlers import RUN_ID, contents_path, record_fol
 from llm_sandbox_nb.server.runs import RunControlError, UnknownRunError
 
 _MAX_BYTES = 64 * 1024 * 1024
-"""Maximum bytes of the output of these processes, and of a `trajectory.json`."""
+"""Maximum size in bytes of the output of these processes, and of an uploaded record."""
 _READ_SECONDS = 60.0
-"""Seconds for reading a record."""
+"""Time limit in seconds for reading a record."""
 _STILL_RUNNING_CODE = 4
-"""The exit code of `llm_sandbox_nb.card.saved` when a process still executes the run."""
+"""Exit code of `llm_sandbox_nb.card.saved` if a process still executes the run."""
 _one_at_a_time = asyncio.Semaphore(1)
 NO_RECORD = "The record of this run is not next to the notebook, or cannot be read."
 NO_TRAJECTORY = "This file is not a trajectory."
@@ -31,7 +31,7 @@ TOO_LARGE = "This file is too large to be shown: read it with llm-sandbox-nb sho
 
 
 class RunCardHandler(SandboxAPIHandler):
-    """The final card of a run."""
+    """Handler for the final card of a run."""
 
     @rest_verb
     async def get(self, run_id: str) -> None:
@@ -58,7 +58,7 @@ class RunCardHandler(SandboxAPIHandler):
 
 
 class ForeignRecordHandler(SandboxAPIHandler):
-    """A record in another project's format, sent by the page."""
+    """Handler for a record in another project's format, which a page sends."""
 
     @rest_verb
     async def post(self) -> None:
@@ -80,7 +80,7 @@ class ForeignRecordHandler(SandboxAPIHandler):
 async def _printed(
     module: str, *arguments: str, cwd: Path | None = None, given: IO[bytes] | None = None
 ) -> tuple[int | None, bytes]:
-    """Return exit code and output of a program of this package; code None: it ran too long or printed too much."""
+    """Return the exit code and the output of a module. The code is None after too much time or output."""
     async with _one_at_a_time:
         # -P: modules in the notebook's folder are not imported.
         process = await asyncio.create_subprocess_exec(

@@ -1,7 +1,7 @@
 """The REST routes of `/llm-sandbox/api`. `rest-api.yml` describes them, and a test compares both.
 
 Each verb is decorated in a concrete class, never in a base class. `authorized` remembers the first resource that it
-sees, so all subclasses of a decorated base would be authorised for the resource of the first used subclass.
+sees, so all subclasses of a decorated base class would be authorised for the resource of the first subclass in use.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ _STATUS_OF_ERRNO = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), 507),
     errno.ETIMEDOUT: 504,
 }
-"""HTTP status for an errno of a sandbox's filesystem."""
+"""HTTP statuses for the errnos of a sandbox's file system."""
 PATIENCE = 60.0
-"""Seconds for a client to send a body or read an answer, whatever its size."""
+"""Seconds that a client always has to send a body or read an answer, whatever the size."""
 MIN_BYTES_PER_SECOND = 64 * 1024
-"""Minimum bytes per second of a client, once `PATIENCE` is over."""
+"""Minimum bytes per second that a client must transfer after `PATIENCE` is over."""
 
 
 def seconds_for(size: int) -> float:
@@ -81,7 +81,7 @@ def seconds_for(size: int) -> float:
 
 
 async def until_taken(written: Awaitable[Any], size: int) -> bool:
-    """Wait until a client has read the written bytes; return False if the client was too slow."""
+    """Wait until a client has read the written bytes. Return False if the client was too slow."""
     waiting = asyncio.ensure_future(written)
     with contextlib.suppress(StreamClosedError):
         await asyncio.wait({waiting}, timeout=seconds_for(size))
@@ -93,7 +93,7 @@ async def until_taken(written: Awaitable[Any], size: int) -> bool:
 
 
 def rest_verb(verb: Verb) -> Verb:
-    """Authorise a request. Answer an error of this package with its message and the name of its class."""
+    """Decorate a verb: authorise its requests, and answer its errors with their message and class name."""
 
     @web.authenticated
     @authorized
@@ -114,13 +114,11 @@ class SandboxAPIHandler(APIHandler):
 
     @property
     def manager(self) -> SandboxManager:
-        """The manager of this server's sandboxes."""
         manager: SandboxManager = self.settings["llm_sandbox_manager"]
         return manager
 
     @property
     def runs(self) -> RunRegistry:
-        """The runs of this server."""
         runs: RunRegistry = self.settings["llm_sandbox_runs"]
         return runs
 
@@ -133,7 +131,7 @@ class SandboxAPIHandler(APIHandler):
         self.finish({"message": str(error)[:1000], "error": type(error).__name__})
 
     async def download(self, path: str, data: bytes) -> None:
-        """Answer with a file, as a download and never as a page; disconnect a client that reads too slowly."""
+        """Answer with a file as a download, never as a page. Disconnect a client that reads too slowly."""
         name = quote(posixpath.basename(path), safe="", errors="replace")
         self.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
         if not await until_taken(self.finish(data, set_content_type="application/octet-stream"), len(data)):
@@ -161,20 +159,20 @@ class SandboxAPIHandler(APIHandler):
 
 
 class InfoHandler(SandboxAPIHandler):
-    """Options and limits of this server."""
+    """Handler that returns the options and limits of this server."""
 
     @rest_verb
     async def get(self) -> None:
-        """Return the version, the policy, the number of sandboxes, and its maximum."""
+        """Return the version, the policy, the number of sandboxes, and the limits."""
         self.finish(self.manager.info())
 
 
 class KernelHandler(SandboxAPIHandler):
-    """A kernel of this server, and its sandbox."""
+    """Handler for a kernel of this server, and its sandbox."""
 
     @rest_verb
     async def get(self, kernel_id: str) -> None:
-        """Describe the kernel. Answer 404 if this server did not start it, so that a kernel finds its server."""
+        """Describe the kernel. Answer 404 if another server started it, so that a kernel can find its own server."""
         notebook = await self.manager.notebook_of(kernel_id)
         managed = await self.manager.find(kernel_id)
         sandbox = self.model(managed) if managed else None
@@ -182,11 +180,11 @@ class KernelHandler(SandboxAPIHandler):
 
 
 class SandboxesHandler(SandboxAPIHandler):
-    """All sandboxes."""
+    """Handler for all sandboxes."""
 
     @rest_verb
     async def get(self) -> None:
-        """List all sandboxes of notebooks, including those of an ended server."""
+        """List all sandboxes of notebooks, including sandboxes that an ended server has left."""
         await self.manager.ready()
         self.finish({"sandboxes": [self.model(managed) for managed in self.manager.in_use()]})
 
@@ -204,11 +202,11 @@ class SandboxesHandler(SandboxAPIHandler):
 
 
 class PrepareHandler(SandboxAPIHandler):
-    """Prepared sandboxes of a kernel."""
+    """Handler for the prepared sandboxes of a kernel."""
 
     @rest_verb
     async def post(self) -> None:
-        """Prepare sandboxes for the next requests of a kernel; end its prepared sandboxes with other settings."""
+        """Prepare sandboxes for the next requests of a kernel. Its prepared sandboxes with other settings are ended."""
         body = self.body()
         kernel_id, count, seconds = body.get("kernel_id"), body.get("count"), body.get("seconds")
         if not isinstance(kernel_id, str):
@@ -223,11 +221,11 @@ class PrepareHandler(SandboxAPIHandler):
 
 
 class StopIdleHandler(SandboxAPIHandler):
-    """Removal of an idle sandbox, to make room for another."""
+    """Handler that ends idle sandboxes, to make room for others."""
 
     @rest_verb
     async def post(self) -> None:
-        """End the longest idle sandboxes of kernels other than `kernel_id`: at most `most`, or all."""
+        """End the longest idle sandboxes of kernels other than `kernel_id`: at most `most`, all without `most`."""
         body = self.body()
         kernel_id, most = body.get("kernel_id", ""), body.get("most")
         if not isinstance(kernel_id, str):
@@ -240,11 +238,11 @@ class StopIdleHandler(SandboxAPIHandler):
 
 
 class SandboxHandler(SandboxAPIHandler):
-    """A sandbox."""
+    """Handler for one sandbox."""
 
     @rest_verb
     async def get(self, sandbox_id: str) -> None:
-        """Return state, settings and protection."""
+        """Return the state, the settings and the protection."""
         await self.manager.ready()
         self.finish(self.model(self.manager.get(sandbox_id)))
 
@@ -257,7 +255,7 @@ class SandboxHandler(SandboxAPIHandler):
 
 
 class ResetHandler(SandboxAPIHandler):
-    """Reset of a sandbox."""
+    """Handler that resets a sandbox."""
 
     @rest_verb
     async def post(self, sandbox_id: str) -> None:
@@ -266,39 +264,39 @@ class ResetHandler(SandboxAPIHandler):
 
 
 class ForkHandler(SandboxAPIHandler):
-    """Fork of a sandbox."""
+    """Handler that forks a sandbox."""
 
     @rest_verb
     async def post(self, sandbox_id: str) -> None:
-        """Start an empty sandbox with the same kernel and settings; the client fills it with files."""
+        """Start an empty sandbox with the same kernel and settings. The client copies the files."""
         await self.manager.ready()
         self.set_status(201)
         self.finish(self.model(await self.manager.fork(sandbox_id)))
 
 
 class RestartHandler(SandboxAPIHandler):
-    """Restart of a sandbox's processes."""
+    """Handler that restarts the processes of a sandbox."""
 
     @rest_verb
     async def post(self, sandbox_id: str) -> None:
-        """End all processes of the sandbox and start a new shell; the files stay."""
+        """End all processes of the sandbox and start a new shell. The files stay."""
         self.finish(self.model(await self.manager.restart(sandbox_id)))
 
 
 class StatsHandler(SandboxAPIHandler):
-    """Resource use of a sandbox."""
+    """Handler that returns the resource use of a sandbox."""
 
     meter = UsageMeter()
 
     @rest_verb
     async def get(self, sandbox_id: str) -> None:
-        """Return processes, their CPU time and memory. Reading these figures does not reset the idle timer."""
+        """Return the process count, CPU time and memory. Reading these figures does not reset the idle timer."""
         usage = await self.meter.measure(self.manager.running(sandbox_id, used=False))
         self.finish(usage.to_json())
 
 
 class FilesHandler(SandboxAPIHandler):
-    """A listing of a sandbox's files."""
+    """Handler that lists the files of a sandbox."""
 
     @rest_verb
     async def get(self, sandbox_id: str) -> None:
@@ -314,12 +312,12 @@ class FilesHandler(SandboxAPIHandler):
 
 @web.stream_request_body
 class FileHandler(SandboxAPIHandler):
-    """A file of a sandbox, as a download and never as a page: files of the model are hostile."""
+    """Handler for a file of a sandbox. The file is sent as a download, never as a page, because it may be hostile."""
 
     _body: BinaryIO | None = None
-    """The uploaded content, on disk if large."""
+    """Uploaded content. Large content is stored on disk."""
 
-    async def prepare(self) -> None:  # type: ignore[override]  # like that of APIHandler
+    async def prepare(self) -> None:  # type: ignore[override]  # as in APIHandler
         """Accept a body only from an authorised client, and only if it is sent fast enough."""
         await super().prepare()
         if self.request.method != "PUT" or self._finished:
@@ -355,7 +353,7 @@ class FileHandler(SandboxAPIHandler):
 
     @rest_verb
     async def put(self, sandbox_id: str) -> None:
-        """Write the request's body to the file `path` and make missing folders; replace an existing file."""
+        """Write the request's body to the file `path`. Missing folders are made, and an existing file is replaced."""
         sandbox = self.manager.running(sandbox_id)
         if self._body is not None:
             await sandbox.write_from(self.get_query_argument("path"), self._body, self._body.tell())

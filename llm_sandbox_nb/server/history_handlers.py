@@ -1,6 +1,6 @@
 """The routes that return files of earlier steps of a run. See `rest-api.yml`.
 
-They only read: the history in the folder of a run that a kernel of this server has published.
+They only read the history in the run's folder. A kernel of this server must have published the run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class HistoryAPIHandler(SandboxAPIHandler):
 
 
 class CheckpointsHandler(HistoryAPIHandler):
-    """The kept checkpoints of a run."""
+    """Handler that lists the kept checkpoints of a run."""
 
     @rest_verb
     async def get(self, run_id: str) -> None:
@@ -55,7 +55,7 @@ class CheckpointsHandler(HistoryAPIHandler):
 
 
 class JournalHandler(HistoryAPIHandler):
-    """The present record of a run. After its end at this server the run may have been rewound or resumed."""
+    """Handler for the journal of a run, which may have been rewound or resumed since it ended at this server."""
 
     @rest_verb
     async def get(self, run_id: str) -> None:
@@ -65,17 +65,17 @@ class JournalHandler(HistoryAPIHandler):
 
 
 class OldFilesHandler(HistoryAPIHandler):
-    """A folder at a checkpoint."""
+    """Handler for a folder at a checkpoint."""
 
     @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
-        """Return the entries of the folder `path`; without `path`, of the folder where the run works."""
+        """Return the entries of the folder `path`, by default the folder in which the run works."""
         path = self.get_query_argument("path", "", strip=False)
         self.finish(await self.look(run_id, lambda reader: reader.folder(checkpoint, path)))
 
 
 class OldFileHandler(HistoryAPIHandler):
-    """A file at a checkpoint, as a download and never as a page: files of the model are hostile."""
+    """Handler for a file at a checkpoint. The file is sent as a download, not as a page, because it may be hostile."""
 
     @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
@@ -86,7 +86,7 @@ class OldFileHandler(HistoryAPIHandler):
 
 
 class OldChangesHandler(HistoryAPIHandler):
-    """Differences between two checkpoints."""
+    """Handler for the differences between two checkpoints."""
 
     @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
@@ -96,11 +96,11 @@ class OldChangesHandler(HistoryAPIHandler):
 
 
 class OldDiffHandler(HistoryAPIHandler):
-    """Differences in a file between two checkpoints."""
+    """Handler for the differences in a file between two checkpoints."""
 
     @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
-        """Return a unified diff from checkpoint `since` to this one."""
+        """Return a unified diff from checkpoint `since` to this checkpoint."""
         since, path = self.get_query_argument("since"), self.get_query_argument("path", strip=False)
         self.finish(await self.look(run_id, lambda reader: reader.diff(since, checkpoint, path)))
 
@@ -139,4 +139,4 @@ history_routes: list[tuple[str, type[Any]]] = [
     (rf"{_HISTORY}/{CHECKPOINT}/changes", OldChangesHandler),
     (rf"{_HISTORY}/{CHECKPOINT}/diff", OldDiffHandler),
 ]
-"""Every route of histories below the server's base URL."""
+"""Every history route below the server's base URL."""

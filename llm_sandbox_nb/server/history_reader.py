@@ -23,7 +23,7 @@ MAX_LISTED_ENTRIES = 2_000
 """Maximum number of folder entries, or of changes, in one answer."""
 DIFF_CHARACTERS = 256 * 1024
 _READER_THREADS = 2
-"""Maximum number of threads that read histories; more would delay kernels and pages."""
+"""Maximum number of threads that read histories. More threads would delay kernels and pages."""
 _WORKPLACE = "/testbed"
 _KINDS = {FILE: "file", FOLDER: "directory", LINK: "link"}
 _AS_IN_IMAGE = "is as in the sandbox's image, so the history keeps no copy of it; read it in the sandbox."
@@ -37,7 +37,6 @@ class HistoryReader:
         self._store = HistoryStore(folder, readonly=True)
 
     def close(self) -> None:
-        """Close the files."""
         self._store.close()
 
     def checkpoints(self) -> list[Json]:
@@ -58,7 +57,7 @@ class HistoryReader:
 
         Raises:
             HistoryError: if the checkpoint is missing.
-            FileNotFoundError, NotADirectoryError: if the path was not a folder.
+            FileNotFoundError, NotADirectoryError: if the path is missing, or not a folder.
         """
         manifest = self._store.manifest(checkpoint)
         place = _absolute(path) if path else _workplace(manifest)
@@ -109,7 +108,7 @@ class HistoryReader:
         }
 
     def diff(self, before: str, after: str, path: str) -> Json:
-        """Return a unified diff of a file, or in `note` the reason why there is no diff.
+        """Return a unified diff of a file. If there is no diff, `note` says why.
 
         Raises:
             HistoryError: if a checkpoint is missing, or the file's content was not kept.
@@ -153,7 +152,7 @@ class HistoryReader:
         return entry
 
     def _children(self, manifest: Mapping[str, Entry], place: str, entry: Entry) -> dict[str, Entry] | None:
-        """Return a folder's entries; None for an unchanged folder of the image, which the history does not list."""
+        """Return a folder's entries. None for an unchanged folder of the image that the history does not list."""
         if not entry.base:
             return {path: entry for path, entry in manifest.items() if path != "/" and parent(path) == place}
         known = self._store.image_entry(place)
@@ -178,11 +177,11 @@ class HistoryReader:
 
 
 class HistoryReaders:
-    """Open histories; those read last stay open."""
+    """Cache of open histories. The histories that were read last stay open."""
 
     def __init__(self, most: int = 4) -> None:
         self.turn = asyncio.Semaphore(_READER_THREADS)
-        """Limit of concurrent reads: acquire it in the server's event loop before a read."""
+        """Semaphore that limits concurrent reads. Acquire it in the server's event loop before a read."""
         self._most = most
         self._mutex = threading.Lock()
         self._open: OrderedDict[tuple[str, int], HistoryReader] = OrderedDict()
@@ -204,7 +203,6 @@ class HistoryReaders:
                     self._open.pop(key).close()
 
     def close(self) -> None:
-        """Close all histories."""
         with self._mutex:
             for reader in self._open.values():
                 reader.close()
@@ -225,7 +223,7 @@ class HistoryReaders:
 
 
 def _metadata_change(before: Entry | None, after: Entry | None) -> str:
-    """Return a short text about the difference between two entries that have no text."""
+    """Describe in a few words the difference between two entries that have no text diff."""
     if before is None or after is None:
         one = before or after
         kind = _KINDS.get(one.type, "special file") if one else ""
@@ -256,7 +254,7 @@ def _described(path: str, entry: Entry) -> Json:
 
 
 def _workplace(manifest: Mapping[str, Entry]) -> str:
-    """Return the folder to show first: the run's working directory, else the kept folder with the shortest path."""
+    """Return the folder to show first: `/testbed`, or the kept folder with the shortest path if that is missing."""
     if _WORKPLACE in manifest:
         return _WORKPLACE
     tops = [path for path, entry in manifest.items() if entry.open_folder and parent(path) not in manifest]

@@ -9,7 +9,7 @@ from tornado.web import HTTPError
 
 
 class ServerKernels:
-    """Asks the server's kernel and session managers."""
+    """Access to the server's kernel and session managers."""
 
     def __init__(self, kernel_manager: Any, session_manager: Any) -> None:
         self._kernels = kernel_manager
@@ -27,7 +27,7 @@ class ServerKernels:
         return check is None or bool(await ensure_async(check()))
 
     async def notebook(self, kernel_id: str) -> str | None:
-        """Path of the notebook that uses the kernel now, relative to the server's root; follows renames."""
+        """Return the current path of the notebook that uses the kernel, relative to the server's root."""
         try:
             session = await ensure_async(self._sessions.get_session(kernel_id=kernel_id))
         except HTTPError:

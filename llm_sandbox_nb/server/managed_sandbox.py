@@ -44,22 +44,22 @@ class ConnectedClient(Protocol):
         ...
 
     def dismiss(self, reason: str) -> None:
-        """End the connection because the sandbox has ended; `reason` is one sentence."""
+        """End the connection because the sandbox has ended. `reason` is one sentence."""
         ...
 
 
 @dataclass(eq=False)
 class ManagedSandbox:
-    """A sandbox and its owner. The id survives resets; `sandbox` is set once the sandbox runs."""
+    """A sandbox and its owner. The id survives resets. `sandbox` is None until the sandbox runs."""
 
     id: str
     kernel_id: str
     notebook: str | None
     options: SandboxOptions
     fork_of: str | None = None
-    """Id of the original if this sandbox is a fork. A fork is never used as the sandbox of the notebook."""
+    """Id of the notebook's own sandbox if this sandbox is a fork of it. A fork never takes its place."""
     prepared: bool = False
-    """True until the kernel needs the sandbox; see `PreparedSandboxes`."""
+    """True until the kernel needs the sandbox: see `PreparedSandboxes`."""
     created: float = field(default_factory=time.time)
     last_activity: float = field(default_factory=time.time)
     typed: float = 0.0
@@ -68,12 +68,11 @@ class ManagedSandbox:
     sandbox: ChannelSandbox | None = None
     kernel_dead_since: float | None = None
     unclaimed_since: float | None = None
-    """Time of the adoption from an ended server; None once a kernel of this server uses the sandbox."""
+    """Time since which an adopted sandbox has waited for a kernel of this server. None if the sandbox does not wait."""
     _starting: asyncio.Task[ChannelSandbox] | None = None
 
     @property
     def state(self) -> State:
-        """The current state."""
         if self.sandbox is None:
             return "starting"
         return "lost" if self.sandbox.lost else "running"
@@ -85,13 +84,13 @@ class ManagedSandbox:
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since the last request; zero while a request is pending."""
+        """Seconds since the last request, or zero while a request is pending."""
         if self.requests or self.sandbox is None:
             self.touch()
         return time.time() - self.last_activity
 
     def claim(self, fork_of: str | None = None) -> None:
-        """Make a prepared sandbox the one of its notebook, or a fork."""
+        """Make a prepared sandbox the sandbox of its notebook, or a fork if `fork_of` is given."""
         self.prepared, self.fork_of = False, fork_of
         self.created = self.last_activity = time.time()
 
@@ -100,7 +99,7 @@ class ManagedSandbox:
         self.last_activity = time.time()
 
     async def start(self, opening: Coroutine[Any, Any, ChannelSandbox]) -> None:
-        """Start the sandbox. Calling `end` during the start stops it.
+        """Start the sandbox by awaiting `opening`. A call of `end` cancels the start.
 
         Raises:
             SandboxLostError: if the sandbox was ended during the start.
@@ -114,7 +113,7 @@ class ManagedSandbox:
         self.touch()
 
     async def end(self, reason: str) -> None:
-        """Dismiss the clients and end the sandbox, or the start. Raises SandboxError if that fails."""
+        """Dismiss the clients, and end the sandbox or cancel its start. Raises SandboxError if that fails."""
         for client in list(self.clients):
             client.dismiss(reason)
         self.clients.clear()
@@ -154,7 +153,7 @@ def _iso(moment: float) -> str:
 
 
 class Opener:
-    """Starts and adopts sandboxes. A restarted server has the same `server_key`."""
+    """Opener that starts and adopts sandboxes. A restarted server has the same `server_key`."""
 
     def __init__(self, server_key: str) -> None:
         self._key = hashlib.sha256(server_key.encode()).hexdigest()[:32]
@@ -177,9 +176,10 @@ class Opener:
         return await start_sandbox(options, labels=self._labels(managed), served_elsewhere=True)
 
     async def adopt(self) -> list[ManagedSandbox]:
-        """Return the running sandboxes of an earlier server with this key. All others end when their lease expires.
+        """Adopt the running sandboxes of an earlier server with this key. Others end when their lease expires.
 
-        Of a kernel's sandboxes that are not forks, the oldest is adopted: the others were prepared and not used yet.
+        Of a kernel's sandboxes that are not forks, only the oldest is adopted, because the others were prepared and
+        not used yet.
         """
         found = []
         for isolation in adopting_isolations():
@@ -192,7 +192,7 @@ class Opener:
         return [managed for managed in found if managed is not None]
 
     async def mark_fork(self, managed: ManagedSandbox) -> None:
-        """Let the server that adopts a started sandbox know that it has become a fork. Raises SandboxError."""
+        """Label a started sandbox as a fork, so that a later server adopts it as a fork. Raises SandboxError."""
         if managed.sandbox is None or managed.fork_of is None:
             return
         name = managed.sandbox.protection.isolation
@@ -201,7 +201,7 @@ class Opener:
             await isolation.add_label(managed.sandbox, _FORK_OF, managed.fork_of)
 
     async def reap(self) -> list[str]:
-        """Remove sandboxes whose owner is dead, and leftovers of killed kernels on this machine; return the ids."""
+        """Remove leftovers of killed kernels, and sandboxes whose owner is dead. Return the ids of these sandboxes."""
         await asyncio.to_thread(remove_leftovers)
         removed: list[str] = []
         for isolation in adopting_isolations():
@@ -210,7 +210,7 @@ class Opener:
         return removed
 
     def close(self) -> None:
-        """Remove the certificates of clients."""
+        """Remove the files with the certificates of clients."""
         if self._certificates is not None:
             self._certificates.close()
 
@@ -238,7 +238,7 @@ class Opener:
         }
 
     def _certificate_file(self, pem: str) -> Path:
-        """Write a file that exists as long as the server: programs in isolation `process` may read it at any time."""
+        """Write a file that stays until the server ends: programs in isolation `process` may read it at any time."""
         if self._certificates is None:
             self._certificates = TemporaryFolder()
         path = self._certificates.path / f"{hashlib.sha256(pem.encode()).hexdigest()[:32]}.pem"
@@ -247,7 +247,7 @@ class Opener:
 
 
 def _without_prepared(own: Iterable[OwnSandbox]) -> list[OwnSandbox]:
-    """Return the forks, and the oldest other sandbox of each kernel."""
+    """Return all forks, and the oldest of each kernel's other sandboxes."""
     kept: list[OwnSandbox] = []
     kernels: set[str] = set()
     for one in sorted(own, key=lambda one: one.created):

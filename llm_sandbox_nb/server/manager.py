@@ -1,4 +1,4 @@
-"""The manager of sandboxes: one for each notebook, from first use to the end of the kernel."""
+"""Manager of sandboxes. Each notebook has one, from its first use to the end of the kernel."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class UnknownSandboxError(SandboxError):
 
 
 class SandboxManager(LoggingConfigurable):
-    """Starts, finds and ends sandboxes. Use it from the Jupyter server's event loop only."""
+    """Manager that starts, finds and ends sandboxes. Use the manager from the Jupyter server's event loop only."""
 
     max_sandboxes = Integer(8, help="How many sandboxes may run at once; 0 means any number.").tag(
         config=True
@@ -100,7 +100,7 @@ class SandboxManager(LoggingConfigurable):
         await self._watcher.adopted(_ADOPTION_SECONDS)
 
     def connect(self, sandbox_id: str, send: Send, hang: Hang) -> RelayClient:
-        """Connect a client to a running sandbox. Raises as `running`."""
+        """Connect a client to a running sandbox. Raises the errors of `running`."""
         managed, sandbox = self.get(sandbox_id), self.running(sandbox_id)
 
         def leave(code: int, reason: str) -> None:
@@ -116,11 +116,11 @@ class SandboxManager(LoggingConfigurable):
     # -- look-ups -------------------------------------------------------------------------------------------
 
     def all(self) -> list[ManagedSandbox]:
-        """Return all sandboxes, oldest first, with the prepared ones."""
+        """Return all sandboxes, including prepared ones, oldest first."""
         return sorted(self._sandboxes.values(), key=lambda managed: managed.created)
 
     def in_use(self) -> list[ManagedSandbox]:
-        """Return all sandboxes that belong to a notebook, oldest first: all except the prepared ones."""
+        """Return all sandboxes except the prepared ones, oldest first."""
         return [managed for managed in self.all() if not managed.prepared]
 
     def prepared(self, kernel_id: str) -> int:
@@ -197,7 +197,7 @@ class SandboxManager(LoggingConfigurable):
         }
 
     def note_activity(self, managed: ManagedSandbox) -> None:
-        """Reset the idle timers of a sandbox and of this server; JupyterHub reads the latter."""
+        """Reset the idle timers of a sandbox and of this server. JupyterHub reads the timer of the server."""
         managed.touch()
         self._activity_times["llm_sandbox_nb"] = datetime.now(UTC)
 
@@ -206,7 +206,7 @@ class SandboxManager(LoggingConfigurable):
     async def acquire(
         self, kernel_id: str, request: SandboxOptions, *, fresh: bool = False
     ) -> tuple[ManagedSandbox, bool]:
-        """Return the kernel's sandbox, and True if it is new. A lost sandbox is replaced; `fresh` replaces any.
+        """Return the kernel's sandbox, and True if it is new. It is replaced if lost, or if `fresh` is true.
 
         Raises:
             UnknownSandboxError: if the kernel does not belong to this server.
@@ -239,7 +239,7 @@ class SandboxManager(LoggingConfigurable):
             kernel_id: the kernel that will need them.
             request: see `SandboxPolicy.resolve`.
             count: number of sandboxes, at most `max_prepared`; 0 ends the prepared ones.
-            seconds: seconds after which an unused one ends.
+            seconds: seconds after which an unused sandbox ends.
 
         Returns:
             Number of prepared sandboxes of the kernel, including those that are starting.
@@ -257,7 +257,7 @@ class SandboxManager(LoggingConfigurable):
     async def fork(self, sandbox_id: str) -> ManagedSandbox:
         """Return a second, empty sandbox of the same kernel with the same settings.
 
-        The second sandbox ends with its kernel, after a stop, or when idle too long. Raises the errors of `acquire`.
+        The second sandbox ends with its kernel, or if it is stopped or idle too long. Raises the errors of `acquire`.
         """
         managed = self.get(sandbox_id)
         options = replace(managed.options, isolation=self.running(sandbox_id).protection.isolation)
@@ -277,7 +277,7 @@ class SandboxManager(LoggingConfigurable):
         return new
 
     async def reset(self, sandbox_id: str) -> ManagedSandbox:
-        """End a sandbox and start an empty one with the same id and settings. Raises as `acquire`."""
+        """End a sandbox and start an empty one with the same id and settings. Raises the errors of `acquire`."""
         managed = self.get(sandbox_id)
         async with self._locks[managed.kernel_id]:
             self.get(sandbox_id)
@@ -287,7 +287,7 @@ class SandboxManager(LoggingConfigurable):
         return managed
 
     async def restart(self, sandbox_id: str) -> ManagedSandbox:
-        """End all processes of a sandbox; its files stay. Raises the errors of `running`."""
+        """End all processes of a sandbox. Its files stay. Raises the errors of `running`."""
         managed = self.get(sandbox_id)
         await restart_processes(self.running(sandbox_id))
         return managed
@@ -316,7 +316,7 @@ class SandboxManager(LoggingConfigurable):
         return stopped
 
     async def end(self, managed: ManagedSandbox, reason: str) -> None:
-        """End this sandbox unless a later sandbox has replaced it; clients and the log get `reason`."""
+        """End this sandbox unless a later sandbox has replaced it. The clients and the log get `reason`."""
         if self._sandboxes.get(managed.id) is not managed:
             return
         del self._sandboxes[managed.id]
@@ -331,11 +331,11 @@ class SandboxManager(LoggingConfigurable):
         self._sandboxes.setdefault(managed.id, managed)
 
     async def start(self) -> None:
-        """Start the background work. `ready` calls this if nobody did before."""
+        """Start the background work, unless `ready` has started it before."""
         self._watcher.start(self._opener)
 
     async def close(self) -> None:
-        """End all sandboxes within `close_timeout`; those that take longer end when their leases expire."""
+        """End all sandboxes. A sandbox that takes longer than `close_timeout` ends when its lease expires."""
         self._closing = True
         await self._watcher.stop()
         ends = [self.end(managed, "The Jupyter server is stopping.") for managed in self.in_use()]
@@ -368,7 +368,7 @@ _MAX_NAMED_NOTEBOOKS = 5
 
 
 def too_many_text(count: int, idle: list[ManagedSandbox]) -> str:
-    """Return the error that the maximum number of sandboxes is reached, with advice."""
+    """Return the message of the error that is raised at the maximum number of sandboxes."""
     runs = f"This server runs {plural(count, 'sandbox', 'sandboxes')}, as many as its site allows."
     if not idle:
         return (
@@ -386,7 +386,7 @@ def too_many_text(count: int, idle: list[ManagedSandbox]) -> str:
 
 
 def _notebook_name(managed: ManagedSandbox) -> str:
-    """Return the notebook of a sandbox, as one short line."""
+    """Return the path of a sandbox's notebook as one short line."""
     name = "".join(
         letter if letter.isprintable() else "�"
         for letter in managed.notebook or "a kernel without a notebook"
@@ -404,14 +404,13 @@ class Housekeeping:
         self._adopted.set()
 
     def start(self, opener: Opener) -> None:
-        """Start in the background with the adoption, so that the start of the server is not delayed."""
+        """Start the background work with the adoption, so that the adoption does not delay the start of the server."""
         if self._tasks:
             return
         self._adopted.clear()
         self._tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._adopt_and_reap(opener))]
 
     async def stop(self) -> None:
-        """End the background work."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -419,7 +418,7 @@ class Housekeeping:
         self._adopted.set()
 
     async def adopted(self, timeout: float) -> None:
-        """Wait until sandboxes of an earlier server are adopted, at most `timeout` seconds."""
+        """Wait at most `timeout` seconds until sandboxes of an earlier server are adopted."""
         try:
             await asyncio.wait_for(self._adopted.wait(), timeout)
         except TimeoutError:
@@ -439,7 +438,7 @@ class Housekeeping:
             try:
                 for name in await opener.reap():
                     log.info("Removed %s, whose owner has died.", name)
-            except Exception:  # retried at the next turn
+            except Exception:  # retried in the next turn of the loop
                 log.exception("Reaping sandboxes without an owner failed.")
             if self._manager.reap_interval <= 0:
                 return
@@ -457,7 +456,7 @@ class Housekeeping:
 
 
 async def why_end(manager: SandboxManager, managed: ManagedSandbox) -> str | None:
-    """Return the reason to end a sandbox now, as a sentence for its clients, or None."""
+    """Return the reason to end a sandbox now, as a sentence for its clients. Return None if there is no reason."""
     if managed.state == "lost":
         return "It died or stopped answering; the next use starts a new one."
     if reason := await _without_kernel(manager, managed):

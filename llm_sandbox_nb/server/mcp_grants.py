@@ -1,4 +1,4 @@
-"""Tokens for the use of sandboxes over MCP: one revocable token per sandbox, of which only the hash is stored."""
+"""Tokens for the use of sandboxes over MCP. Each sandbox has one revocable token. Only the token's hash is stored."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _MAX_TOKEN_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class Grant:
-    """A token, of which only the hash is known."""
+    """A token. Only the hash of its text is known."""
 
     name: str
-    """Name in sessions and records."""
+    """Public name of the token in sessions and records."""
     digest: str
     sandbox_id: str
     notebook: str | None
-    """Notebook of the sandbox: a new sandbox of the same notebook inherits the token."""
+    """Notebook of the sandbox. A new sandbox of the same notebook inherits the token."""
     created: float
     used: float
 
 
 class McpGrants:
-    """The tokens of a server, in a file that only its user can read."""
+    """The tokens of a server, stored in a file that only the server's user can read."""
 
     def __init__(self, file: Path, clock: Callable[[], float] = time.time) -> None:
         self._file = file
@@ -61,7 +61,7 @@ class McpGrants:
         return grant
 
     def find(self, token: str) -> Grant | None:
-        """Return the grant of a token; None for an unknown token."""
+        """Return the grant of a token, or None for an unknown token."""
         if not token.startswith(PREFIX) or len(token) > _MAX_TOKEN_CHARACTERS:
             return None
         digest, found = _digest(token), None
@@ -74,7 +74,7 @@ class McpGrants:
         return found
 
     def revoke(self, sandbox_id: str, notebook: str | None = None) -> bool:
-        """Revoke the token of a sandbox; return True if there was a token."""
+        """Revoke the token of a sandbox. Return True if there was a token."""
         grant = self._of(sandbox_id, notebook)
         if grant is None:
             return False
@@ -100,7 +100,7 @@ class McpGrants:
             return []
 
     def _write(self) -> None:
-        """Write the file. If that fails, the tokens are valid until this server ends."""
+        """Write the file. If that fails, the tokens are valid only until this server ends."""
         partial = self._file.with_suffix(".partial")
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""The MCP endpoint, `/llm-sandbox/mcp`: HTTP, authentication, and the way to the kernel that drives the run.
+"""The MCP endpoint, `/llm-sandbox/mcp`: HTTP, authentication, and the connection to the kernel that executes the calls.
 
 The endpoint is not part of the Jupyter API. It needs a token in the header `Authorization`, and ignores cookies,
 because a page of another site could make a browser send them.
@@ -45,7 +45,7 @@ from llm_sandbox_nb.server.runs import PublishedRun, RunControlError, RunRegistr
 
 MCP = "/llm-sandbox/mcp"
 _STREAM_AFTER_SECONDS = 0.5
-"""Seconds to wait for an answer before it is sent as a stream."""
+"""Seconds after which an answer that is still missing is sent as a stream."""
 _KEEP_ALIVE_SECONDS = 15.0
 """Seconds between two keep-alive comments on a stream."""
 # The URL becomes a word of a shell command, so quotes, blanks and `$` are not accepted.
@@ -72,10 +72,10 @@ _WELCOME = "This is an MCP endpoint: send the token that %sandbox mcp in a noteb
 
 
 class McpServices:
-    """State of the endpoint between requests."""
+    """State that the endpoint keeps between requests."""
 
     def __init__(self, grants: McpGrants, *, runs: bool = False) -> None:
-        """Create the services. With `runs`, outside agents may start runs; see `SandboxPolicy.allow_mcp_runs`."""
+        """Create the services. With `runs`, outside agents may start runs: see `SandboxPolicy.allow_mcp_runs`."""
         self.grants = grants
         self.sessions = Sessions()
         self.endpoint = McpEndpoint(runs=runs)
@@ -84,7 +84,7 @@ class McpServices:
 
 @dataclass(frozen=True)
 class Caller:
-    """The caller of a request: has the token of one sandbox, or of the Jupyter server, which is valid for all."""
+    """The caller of a request. A sandbox's token is valid for that sandbox, the server's token for all."""
 
     principal: str
     sandbox_id: str | None
@@ -92,7 +92,7 @@ class Caller:
 
 @dataclass(eq=False)
 class KernelHost:
-    """Executes calls in the kernels that have opened their sandboxes to outside agents."""
+    """Host that executes calls in the kernels that have opened their sandboxes to outside agents."""
 
     caller: Caller
     manager: SandboxManager
@@ -139,7 +139,7 @@ class KernelHost:
         return run, inside
 
     async def _check_start(self, run: PublishedRun, arguments: Json) -> None:
-        """Check that a run may start: the site allows its model, and nobody uses the sandbox. Raises _NotOpenError."""
+        """Raise _NotOpenError unless the site allows the model of the run, and nobody uses the sandbox."""
         model = str(arguments.get("model") or "")
         patterns = self.manager.policy.mcp_run_models
         if model and not any(fnmatchcase(model, pattern) for pattern in patterns):
@@ -148,7 +148,7 @@ class KernelHost:
             managed = self.manager.get(run.outside or "")
         except UnknownSandboxError:
             raise _NotOpenError(NOT_OPEN) from None
-        # A checkpoint of the caller's last step may be pending, so a single request need not come from a person.
+        # The pending request may be a checkpoint of the caller's last step, and not a person's: wait until it ends.
         for _ in range(_SETTLE_TRIES):
             if not managed.requests:
                 break
@@ -172,18 +172,18 @@ class KernelHost:
 
 
 class _NotOpenError(LLMSandboxError):
-    """Raised if no run is open to the call."""
+    """Raised if no run accepts the call."""
 
 
 class McpHandler(JupyterHandler):
-    """A request of an MCP client."""
+    """Handler for the requests of MCP clients."""
 
     _answering: asyncio.Task[Json] | None = None
     _streaming = False
     _session: McpSession | None = None
     _token: object = None
 
-    async def prepare(self) -> None:  # type: ignore[override]  # like that of JupyterHandler, without cookies and login pages
+    async def prepare(self) -> None:  # type: ignore[override]  # as in JupyterHandler, without cookies and login pages
         """Refuse requests with a foreign host name or from a foreign page, before the body is read."""
         self.current_user = None
         if not self.check_host():
@@ -210,7 +210,7 @@ class McpHandler(JupyterHandler):
 
     @property
     def services(self) -> McpServices:
-        """State of the endpoint between requests."""
+        """State that the endpoint keeps between requests."""
         services: McpServices = self.settings["llm_sandbox_mcp"]
         return services
 
@@ -346,7 +346,7 @@ class McpHandler(JupyterHandler):
         return await self._session.elicit(params, self._write_event)
 
     def _write_event(self, message: Json | None) -> None:
-        """Write a message to the stream, which the first message begins; None writes a keep-alive comment."""
+        """Write a message to the stream, or a keep-alive comment if None. The first call begins the stream."""
         if not self._streaming:
             self._streaming = True
             self.set_header("Content-Type", "text/event-stream")
@@ -371,7 +371,7 @@ class McpHandler(JupyterHandler):
         self._send(error.to_json(id))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer an error with a sentence instead of a page."""
+        """Answer an error with a JSON message instead of a page."""
         error = kwargs.get("exc_info", (None, None))[1]
         said = error.log_message if isinstance(error, web.HTTPError) else None
         self.set_header("Content-Type", "application/json")
@@ -380,7 +380,7 @@ class McpHandler(JupyterHandler):
         self.finish(json.dumps({"message": said or "The request failed."}))
 
     def _log(self) -> None:
-        """Write the request to the log of the server, except 405: in each session, clients ask for a stream once."""
+        """Log the request unless its status is 405, because each client asks for a stream once per session."""
         if self.get_status() != 405:
             super()._log()
 
@@ -406,11 +406,11 @@ class McpHandler(JupyterHandler):
 
 
 class McpTokenHandler(SandboxAPIHandler):
-    """The token of a sandbox for outside agents."""
+    """Handler for the token that opens a sandbox to outside agents."""
 
     @rest_verb
     async def get(self, sandbox_id: str) -> None:
-        """Return `exists`, true if the sandbox has a token, and `run`, the live run of an outside agent."""
+        """Return `exists`, true if the sandbox has a token, and `run`, the id of an outside agent's live run."""
         managed = self.manager.get(sandbox_id)
         grant = self._grants.keep(managed.id, managed.notebook)
         run = self.runs.outside_run(sandbox_id)
@@ -438,7 +438,7 @@ class McpTokenHandler(SandboxAPIHandler):
         self.finish()
 
     def _address(self) -> str:
-        """Return the server's base URL for the caller, from the body. Raises HTTPError for an invalid URL."""
+        """Return the server's URL as the caller sees it. The body can name it. Raises HTTPError for an invalid URL."""
         url = self.body().get("url", f"{self.request.protocol}://{self.request.host}{self.base_url}")
         if not isinstance(url, str) or not _BASE_URL_PATTERN.fullmatch(url):
             raise web.HTTPError(
@@ -457,7 +457,7 @@ def _header_mismatch(name: str) -> McpError:
 
 
 def _decoded(value: str | None) -> str | None:
-    """Return the value of a header that may be in base64."""
+    """Return the value of a header that may be encoded in base64."""
     if value is None or not (value.startswith("=?base64?") and value.endswith("?=")):
         return value
     try:
@@ -470,8 +470,8 @@ mcp_routes: list[tuple[str, type[Any]]] = [
     (MCP, McpHandler),
     (rf"{MCP}/(?P<sandbox>[0-9a-f]{{32}})", McpHandler),
 ]
-"""The endpoint, below the server's base URL."""
+"""Routes of the endpoint, below the server's base URL."""
 mcp_token_routes: list[tuple[str, type[SandboxAPIHandler]]] = [
     (rf"{API}/sandboxes/{ID}/mcp-token", McpTokenHandler)
 ]
-"""Route of the tokens."""
+"""Route of the tokens, below the server's base URL."""

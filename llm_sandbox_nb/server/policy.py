@@ -1,4 +1,4 @@
-"""Rules of a site: isolations, profiles, images, networks and limits of sandboxes, and the defaults."""
+"""Rules of a site for the isolation, profile, image, network and limits of its sandboxes, and the defaults."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class SandboxPolicy(Configurable):
     ).tag(config=True)
 
     def read_request(self, body: Mapping[str, Any]) -> SandboxOptions:
-        """Return the options in a client's request. Missing limits are the site's; paths are not accepted.
+        """Return the options in a client's request. Missing limits are the site's. A path of a CA bundle is ignored.
 
         Raises:
             ValueError: if a field is invalid; the message names the field.
@@ -181,7 +181,7 @@ class SandboxPolicy(Configurable):
 
     @property
     def _networks(self) -> list[str]:
-        """Return the allowed networks. If `open` is allowed, so are `public` and `allow`, which reach less."""
+        """Allowed networks. If `open` is allowed, so are `public` and `allow`, which reach less."""
         return [*self.allowed_networks, *(["public", "allow"] if "open" in self.allowed_networks else [])]
 
     def _network(self, request: SandboxOptions, isolation: str) -> str | None:
@@ -231,7 +231,7 @@ def _allowed(what: str, wanted: str, allowed: list[str]) -> str:
 
 
 def _sites(what: str, wanted: str | None, fixed: str | None) -> str | None:
-    """Return the value fixed by the site, else the requested one."""
+    """Return the value that the site fixes, or the requested value if the site fixes none."""
     if fixed is not None and wanted not in (None, fixed):
         raise PolicyError(f"This site fixes the {what} of its sandboxes itself; leave yours out.")
     return fixed or wanted

@@ -1,4 +1,4 @@
-"""Processes of a sandbox, as its executor lists them: measure their resource use, or end them."""
+"""Programs that run inside a sandbox, to measure the resource use of its processes or to end them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 
-# Everything in a sandbox descends from its executor. So this program is correct in each isolation, also in `process`,
-# whose processes are among those of the host. CPU time of ended children counts for the process that waited for them.
+# Every process of a sandbox descends from its executor. So this program is correct in each isolation, even in
+# `process`, where they run among the host's processes. CPU time of an ended child is added to the process that
+# waited for the child.
 _MEASURE_PROGRAM = """
 import os, sys
 root, me = int(sys.argv[1]), os.getpid()
@@ -44,7 +45,7 @@ _MAX_MEASUREMENTS = 64
 
 @dataclass(frozen=True)
 class SandboxUsage:
-    """Processes, the CPU time they have used so far (seconds), and their resident memory (bytes)."""
+    """Number of processes, the CPU time they have used so far in seconds, and their resident memory in bytes."""
 
     time: float
     processes: int
@@ -52,15 +53,14 @@ class SandboxUsage:
     memory_bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         return asdict(self)
 
 
 class UsageMeter:
-    """Measures the resource use of sandboxes, each at most once in `_MEASUREMENT_SECONDS`."""
+    """Meter for the resource use of sandboxes. Each is measured at most once in `_MEASUREMENT_SECONDS`."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """Create the meter; `clock` returns seconds."""
+        """Create the meter. `clock` returns seconds."""
         self._clock = clock
         self._last: OrderedDict[str, SandboxUsage] = OrderedDict()
 
@@ -89,8 +89,9 @@ class UsageMeter:
 # All processes of a sandbox descend from its executor, which is PID 1 or a subreaper. Killing by ancestry
 # and not by `kill -1` makes this safe under isolation `process` too. All processes are stopped before any is
 # killed, so that no process escapes by forking. The executor's new shell is left alone, and so are helpers that the
-# executor forked: the parent of this program, and the watcher of changed files. They have its command line, which any
-# process can take, and its priority, which no command has: commands have a lower one, and may not raise it.
+# executor forked: the parent of this program, and the watcher of changed files. Helpers have the command line
+# and the priority of the executor. Any process can take that command line, but no command has that priority, because
+# commands have a lower priority and cannot raise it.
 _KILL_PROGRAM = """
 import os, signal, sys
 root, me = int(sys.argv[1]), os.getpid()

@@ -1,8 +1,8 @@
 """The relay between a sandbox and its clients: passes frames between their WebSockets and the sandbox's channel.
 
 A client numbers its requests freely; the server's channel gives each request another number. Input of a client is
-limited before it is stored. Output waits in a limited queue. A client that does not read may delay the sandbox for
-`MAX_STALL_SECONDS` seconds; then it is disconnected.
+limited before it is stored. Output waits in a limited queue. A client that does not read can delay the sandbox for
+`MAX_STALL_SECONDS` seconds. Then the client is disconnected.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Request:
 
 
 class RelayClient:
-    """A connection to a sandbox."""
+    """Connection of a client to a sandbox."""
 
     def __init__(
         self, channel: Channel, facts: dict[str, Any], send: Send, hang: Hang, used: Callable[[], None]
@@ -80,7 +80,7 @@ class RelayClient:
 
     @property
     def requests(self) -> int:
-        """Number of pending requests, without those that wait for a connection from inside the sandbox."""
+        """Number of pending requests, except requests that wait for a connection from inside the sandbox."""
         return sum(request.op != "connection" for request in self._requests.values())
 
     # -- from the client -----------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class RelayClient:
         self.leave(SANDBOX_ENDED, reason)
 
     def leave(self, code: int = 1000, reason: str = "") -> None:
-        """Cancel the requests of a client that disconnects. A second call does nothing."""
+        """End the connection, and cancel the requests of its client. A second call does nothing."""
         if self._left:
             return
         self._left = True

@@ -29,17 +29,17 @@ from llm_sandbox_nb.trajectory.run_summary import RunSummary, summaries
 
 RUN_ID = r"(?P<run_id>[A-Za-z0-9][\w-]{0,127})"
 BROKEN, FOREIGN, UNKNOWN, REPLACED = 4400, 4403, 4404, 4409
-"""Close codes: broken protocol; run of another kernel; unknown run; replaced by a newer connection."""
+"""Close codes for a broken protocol, a run of another kernel, an unknown run, and a newer connection of the kernel."""
 RECORDS = "sandbox-runs"
 """Name of the folder for records next to a notebook, unless `%config SandboxMagics.output_dir` names another one."""
 SHARED_NOTEBOOKS = "collaborative_document_save_delay"
 """Setting of this server that exists if jupyter-collaboration shares notebooks between pages."""
 MAX_LISTED_RUNS = 30
-"""Maximum number of listed runs of a notebook."""
+"""Maximum number of runs that are listed for a notebook."""
 MESSAGE_LIMIT = 64 * 1024 * 1024
 _BATCH_BYTES = 512 * 1024
 _TEXT_INTERVAL = 0.03
-"""Seconds between two messages with unfinished text only."""
+"""Seconds between two messages that have only unfinished text."""
 
 
 class TooSlowError(LLMSandboxError):
@@ -47,7 +47,7 @@ class TooSlowError(LLMSandboxError):
 
 
 class RunsHandler(SandboxAPIHandler):
-    """All runs."""
+    """Handler for all runs."""
 
     @rest_verb
     async def get(self) -> None:
@@ -56,11 +56,11 @@ class RunsHandler(SandboxAPIHandler):
 
 
 class NotebookRunsHandler(SandboxAPIHandler):
-    """The runs of a notebook on disk."""
+    """Handler for the runs of a notebook on disk."""
 
     @rest_verb
     async def get(self) -> None:
-        """Return the newest runs of the notebook `path`, from folders next to it and folders named by its kernels."""
+        """Return the newest runs of the notebook `path`, next to the notebook and in folders that kernels named."""
         path = self.get_query_argument("path")
         published = [run for run in self.runs.all() if run.notebook == path and run.folder is not None]
         folders = {run.folder.parent for run in published if run.folder is not None}
@@ -75,18 +75,18 @@ class NotebookRunsHandler(SandboxAPIHandler):
 
 
 def contents_path(handler: SandboxAPIHandler, path: str) -> Path | None:
-    """Return the path of a file of the server's root; None if its files are not on this machine."""
+    """Return the path of a file below the server's root. Return None if the server's files are not on this machine."""
     find = getattr(handler.contents_manager, "_get_os_path", None)
     return None if find is None else Path(find(path))
 
 
 def records_folder(notebook: Path) -> Path:
-    """Return the folder with the records of a notebook's runs, unless a setting names another one."""
+    """Return the default folder for the records of a notebook's runs. A setting can name another folder."""
     return notebook.parent / RECORDS / notebook_folder_name(notebook.name)
 
 
 def record_folder(notebook: Path, run_id: str) -> Path | None:
-    """Return the folder with the record of a run next to its notebook, or None."""
+    """Return the folder with a run's record next to its notebook, or None if there is none."""
     return run_folder(str((records_folder(notebook) / run_id).absolute()), run_id)
 
 
@@ -115,7 +115,7 @@ def _listed(one: RunSummary, root: Path | None, live: bool) -> Json:
 
 
 class RunHandler(SandboxAPIHandler):
-    """A run."""
+    """Handler for one run."""
 
     @rest_verb
     async def get(self, run_id: str) -> None:
@@ -124,18 +124,18 @@ class RunHandler(SandboxAPIHandler):
 
 
 class RunControlHandler(SandboxAPIHandler):
-    """Decisions during a run."""
+    """Handler for decisions during a run."""
 
     @rest_verb
     async def post(self, run_id: str) -> None:
-        """Pass a decision to the run; answer once the run has accepted it."""
+        """Pass a decision to the run. Answer as soon as the run has accepted the decision."""
         run = self.runs.get(run_id)
         await run.control(self.body(), self.runs.answer_timeout)
         self.finish(await self.runs.describe(run))
 
 
 class RunFileHandler(SandboxAPIHandler):
-    """A file of a live run, as a download and never as a page: files of the model are hostile."""
+    """Handler for a file of a live run. The file is sent as a download, never as a page, because it may be hostile."""
 
     @rest_verb
     async def get(self, run_id: str) -> None:
@@ -146,13 +146,12 @@ class RunFileHandler(SandboxAPIHandler):
 
 
 class RunSocket(Socket):
-    """Base of both WebSockets."""
+    """Base of the two WebSockets of a run."""
 
     max_message_size = MESSAGE_LIMIT
 
     @property
     def runs(self) -> RunRegistry:
-        """The runs of this server."""
         runs: RunRegistry = self.settings["llm_sandbox_runs"]
         return runs
 
@@ -165,7 +164,7 @@ class RunPublishHandler(RunSocket):
 
     @ws_authenticated
     async def get(self, run_id: str) -> None:
-        """Authorise before the protocol is switched."""
+        """Authorise the request before the switch to a WebSocket."""
         await self.authorise()
         await super().get(run_id=run_id)
 
@@ -175,7 +174,6 @@ class RunPublishHandler(RunSocket):
         self._run_id = run_id
 
     def on_message(self, message: bytes | str) -> None:
-        """Handle a message of the kernel."""
         try:
             self._take(_object(message))
         except ForeignRunError as error:
@@ -213,7 +211,7 @@ class RunPublishHandler(RunSocket):
         self.send({"type": "welcome", "next": len(self._run.store), "ticket": ticket, "shared": shared})
 
     def _outside_sandbox(self, sandbox_id: object, kernel_id: str) -> str | None:
-        """Return the sandbox that the kernel opens to outside agents; None unless it belongs to the kernel."""
+        """Return the id of the sandbox that the kernel opens to outside agents. None unless it is the kernel's."""
         manager = self.settings["llm_sandbox_manager"]
         own = (managed.id for managed in manager.in_use() if managed.kernel_id == kernel_id)
         return next((id for id in own if id == sandbox_id), None)
@@ -241,12 +239,12 @@ class RunEventsHandler(RunSocket):
 
     @ws_authenticated
     async def get(self, run_id: str) -> None:
-        """Authorise before the protocol is switched."""
+        """Authorise the request before the switch to a WebSocket."""
         await self.authorise()
         await super().get(run_id=run_id)
 
     def open(self, run_id: str) -> None:
-        """Start sending, from event number `since` on."""
+        """Start to send the events from number `since` on."""
         super().open()
         since = self.get_query_argument("since", "0")
         if not since.isdecimal() or len(since) > 9:
@@ -311,7 +309,7 @@ class RunEventsHandler(RunSocket):
 
 
 def run_folder(path: object, run_id: str) -> Path | None:
-    """Return `path` if it is an absolute path of an existing folder with the name `run_id`; otherwise None."""
+    """Return `path` if it is an absolute path of an existing folder with the name `run_id`, or None."""
     if not isinstance(path, str) or not path or "\0" in path:
         return None
     folder = Path(path)
@@ -322,7 +320,7 @@ def run_folder(path: object, run_id: str) -> Path | None:
 
 
 def run_cell(value: object) -> Json | None:
-    """Return the cell that a kernel has sent with its run; None if the value is not a cell."""
+    """Return the cell that a kernel has sent with its run, or None if the value is not a cell."""
     if not isinstance(value, dict) or not isinstance(value.get("count"), int):
         return None
     texts = {name: value.get(name) for name in ("id", "request", "client")}
@@ -350,4 +348,4 @@ run_routes: list[tuple[str, type[Any]]] = [
     (rf"{API}/runs/{RUN_ID}/publish", RunPublishHandler),
     (rf"{API}/runs/{RUN_ID}/events", RunEventsHandler),
 ]
-"""Every route of runs below the server's base URL."""
+"""Every run route below the server's base URL."""

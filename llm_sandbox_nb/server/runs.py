@@ -1,4 +1,4 @@
-"""The runs that kernels of this server publish: events go to the watchers, and decisions to the kernels."""
+"""The runs that kernels of this server publish. Events go to the watchers, and decisions go to the kernels."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from llm_sandbox_nb.trajectory.watched_run import WatchedRun, is_event, is_live_
 
 Json = dict[str, Any]
 Reach = Literal["live", "away", "lost", "finished"]
-"""Connection to a run's kernel. `away`: disconnected a moment ago; `lost`: the kernel has not reconnected."""
+"""Connection to a run's kernel: `away` if the kernel has just disconnected, `lost` if it has stayed away."""
 _CLIPPED_CHARACTERS = 2000
-"""Characters that each text of a further event keeps once the store has reached its limit."""
+"""Maximum length of each text in an event that arrives after the store has reached its limit."""
 
 
 class UnknownRunError(SandboxError):
@@ -62,10 +62,10 @@ class Kernel(Protocol):
 
 
 class EventStore:
-    """Events as lines of an unnamed temporary file. Only the positions of the line ends are in memory."""
+    """Events in an unnamed temporary file. Only the positions of their ends are in memory."""
 
     def __init__(self, full_at: int) -> None:
-        """Create the store. Above `full_at` bytes, long texts of further events are clipped."""
+        """Create the store. If it has more than `full_at` bytes, long texts of further events are clipped."""
         self._full_at = full_at
         self._ends = array("Q", [0])
         self._file: IO[bytes] | None = None
@@ -75,7 +75,7 @@ class EventStore:
 
     @property
     def size(self) -> int:
-        """Stored bytes."""
+        """Number of stored bytes."""
         return self._ends[-1]
 
     def append(self, event: dict[str, Any]) -> None:
@@ -110,7 +110,7 @@ class EventStore:
 
 
 def clip_texts(value: Any, limit: int) -> Any:
-    """Return `value` with each long text cut, followed by the number of characters left out."""
+    """Return `value` with long texts cut. Each cut text ends with the number of characters left out."""
     if isinstance(value, str):
         return value if len(value) <= limit else f"{value[:limit]} [... {len(value) - limit} more characters]"
     if isinstance(value, dict):
@@ -121,7 +121,7 @@ def clip_texts(value: Any, limit: int) -> Any:
 
 
 class PublishedRun:
-    """A published run."""
+    """A run that a kernel publishes, with its events and watchers."""
 
     def __init__(self, run_id: str, kernel_id: str, owner: str, full_at: int) -> None:
         self.id = run_id
@@ -130,11 +130,11 @@ class PublishedRun:
         """Secret of the kernel that publishes the run."""
         self.notebook: str | None = None
         self.folder: Path | None = None
-        """Folder of the record, if on this machine."""
+        """Folder with the record of the run. None if the folder is not on this machine."""
         self.outside: str | None = None
-        """The sandbox that an outside agent drives with this run."""
+        """Id of the sandbox that an outside agent uses in this run."""
         self.cell: Json | None = None
-        """The cell that shows the run, as `PageCell` of the kernel's `notebook/display.py`."""
+        """The cell that shows the run, in the form of `PageCell` in `notebook/display.py`."""
         self.ended: float | None = None
         """Time of the last event, in seconds since the epoch."""
         self.store = EventStore(full_at)
@@ -179,7 +179,7 @@ class PublishedRun:
     # --- from the kernel ---
 
     def take(self, start: int, events: list[Json]) -> None:
-        """Store recorded events, of which the first has number `start`; skip events that are already stored.
+        """Store recorded events. The first has number `start`. Events that are already stored are skipped.
 
         Raises:
             PublisherError: if earlier events are missing, or the events are invalid.
@@ -221,7 +221,7 @@ class PublishedRun:
         """Pass a decision to the run's kernel, and wait until the run has accepted it.
 
         Raises:
-            ValueError: if the body is not a decision, see `trajectory.decisions`.
+            ValueError: if the body is not a decision of `trajectory.decisions`.
             RunControlError: if the run is over, or its kernel is away, does not answer, or cannot do this now.
         """
         decision = parse_decision(body)
@@ -231,7 +231,7 @@ class PublishedRun:
         await self._ask({"type": "control", **decision.model_dump(exclude_none=True)}, patience)
 
     async def file(self, path: str, most: int, timeout: float) -> bytes:
-        """Return a file of the run's output folder; the run's kernel reads it.
+        """Return a file of the run's output folder. The run's kernel reads the file.
 
         Raises:
             FileNotFoundError: if the file is missing.
@@ -251,7 +251,7 @@ class PublishedRun:
     async def call_tool(
         self, tool: str, arguments: Json, client: str, agreed: str, principal: str = ""
     ) -> Json:
-        """Let the run's kernel execute a call of an outside agent. Cancelling this also ends the call.
+        """Let the run's kernel execute a call of an outside agent. Cancelling this coroutine ends the call.
 
         `principal` is the name of the caller's token, which owns the handles in the result.
 
@@ -273,7 +273,7 @@ class PublishedRun:
         return result
 
     async def _ask(self, question: Json, timeout: float | None, cancel: Json | None = None) -> Json:
-        """Send a question to the kernel and return the answer. If this is cancelled, send `cancel`."""
+        """Send a question to the kernel and return the answer. If this coroutine is cancelled, send `cancel`."""
         if self.kernel is None:
             raise RunControlError(
                 "The run's kernel is not connected at this moment; try again, or restart it."
@@ -310,7 +310,7 @@ class PublishedRun:
 
 
 class RunRegistry(LoggingConfigurable):
-    """All runs that this server knows. Use it from the Jupyter server's event loop only."""
+    """Registry of all runs that this server knows. Use the registry from the Jupyter server's event loop only."""
 
     max_runs = Integer(
         50, help="How many runs the server keeps to watch; above that it drops the oldest that have ended."
@@ -373,7 +373,7 @@ class RunRegistry(LoggingConfigurable):
             ) from None
 
     async def describe(self, run: PublishedRun) -> Json:
-        """Return the description of a run for clients, with the present name of its notebook."""
+        """Return the description of a run for clients, with the current path of its notebook."""
         if self._kernels.owns(run.kernel_id):
             run.notebook = await self._kernels.notebook(run.kernel_id) or run.notebook
         return run.to_json()
@@ -429,7 +429,7 @@ class RunRegistry(LoggingConfigurable):
             asyncio.get_running_loop().call_later(self.away_grace, self._give_up, run)
 
     async def wait_for(self, run_id: str) -> PublishedRun:
-        """Wait for a run to be published, and return it. Raises UnknownRunError after a while."""
+        """Wait for a run to be published, and return it. Raises UnknownRunError after `unknown_grace` seconds."""
         if run_id not in self._runs:
             known = asyncio.Event()
             waiting = self._waiting.setdefault(run_id, set())

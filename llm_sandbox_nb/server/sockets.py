@@ -43,16 +43,16 @@ REPORT = re.compile(
     r"|P[01]\$r[^\x1b]*\x1b\\|\]\d+;(?:\d+;)?rgb:[\da-f/]+\x1b\\"  # settings, colours
     r")"
 )
-"""Matches the reports that a terminal sends by itself, and of all keys only F3 with Shift, Alt or Ctrl."""
+"""Matches the reports that a terminal sends by itself. Of all keys, only F3 with Shift, Alt or Ctrl matches too."""
 
 
 class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
-    """Base of connections for users with the permission to execute; `get` calls `authorise`."""
+    """Base of WebSockets for users with the permission to execute. The `get` of a subclass must call `authorise`."""
 
     auth_resource = AUTH_RESOURCE
 
     def open(self, *args: Any, **kwargs: Any) -> None:
-        """Send each message at once."""
+        """Let each message be sent at once."""
         super().open(*args, **kwargs)
         self.set_nodelay(True)
 
@@ -72,11 +72,10 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
 
 class SandboxSocket(Socket):
-    """Base of connections to a running sandbox; `get` calls `admit`."""
+    """Base of WebSockets of a running sandbox. The `get` of a subclass must call `admit`."""
 
     @property
     def manager(self) -> SandboxManager:
-        """The manager of this server's sandboxes."""
         manager: SandboxManager = self.settings["llm_sandbox_manager"]
         return manager
 
@@ -100,7 +99,7 @@ class ChannelHandler(SandboxSocket):
 
     @ws_authenticated
     async def get(self, sandbox_id: str) -> None:
-        """Authorise before the protocol is switched."""
+        """Authorise the request before the switch to a WebSocket."""
         await self.admit(sandbox_id)
         await super().get(sandbox_id=sandbox_id)
 
@@ -113,7 +112,6 @@ class ChannelHandler(SandboxSocket):
             self.close(SANDBOX_ENDED, str(error)[:100])
 
     def on_message(self, message: bytes | str) -> None:
-        """Handle frames of the client."""
         if self._client is not None:
             self._client.receive(message)
 
@@ -172,7 +170,6 @@ class TerminalHandler(SandboxSocket):
         return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else default
 
     def on_message(self, message: bytes | str) -> None:
-        """Handle a message of the page."""
         if self._terminal is None:
             return
         self.manager.note_activity(self._managed)
@@ -217,7 +214,7 @@ class TerminalHandler(SandboxSocket):
             sender.cancel()
 
     async def _send_output(self) -> None:
-        """Send bytes as text; characters split between pieces are joined. An empty piece is the last piece."""
+        """Send the output as text. Characters split between pieces are joined. An empty piece is the last one."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with contextlib.suppress(WebSocketClosedError):
             await self._send(["setup"])
@@ -235,7 +232,7 @@ class TerminalHandler(SandboxSocket):
 
 
 async def _outcome(terminal: Terminal) -> tuple[int, str]:
-    """Run the terminal to the end, and return close code and reason."""
+    """Run the terminal to its end, and return the close code and the reason."""
     try:
         status = await terminal.run()
     except SandboxLostError as error:
@@ -266,4 +263,4 @@ socket_routes: list[tuple[str, type[Any]]] = [
     (rf"{API}/sandboxes/{ID}/channel", ChannelHandler),
     (rf"{API}/sandboxes/{ID}/terminal", TerminalHandler),
 ]
-"""The WebSocket routes of sandboxes below the server's base URL; runs have their own."""
+"""The WebSocket routes of sandboxes below the server's base URL. Runs have routes of their own."""
