@@ -200,6 +200,14 @@ class JupyterProcess:
         if not busy:
             self._idle.append(kernel_id)
 
+    def clear(self) -> None:
+        """End all sandboxes, and all kernels but those that wait for the next test."""
+        for model in self.sandboxes():
+            self.ask(f"llm-sandbox/api/sandboxes/{model['id']}", "DELETE")
+        for kernel in self.get("api/kernels"):
+            if kernel["id"] not in self._idle:
+                self.ask(f"api/kernels/{kernel['id']}", "DELETE")
+
     def _stays_busy(self, kernel_id: str) -> bool:
         """Return True if a cell still runs after some seconds: its test has failed, and nobody will end it."""
         deadline = time.monotonic() + 10

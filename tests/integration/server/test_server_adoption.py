@@ -42,10 +42,7 @@ def server(process: JupyterProcess) -> Iterator[JupyterProcess]:
     yield process
     if process.process is not None and process.process.poll() is None:
         KEPT_PIDS.add(process.process.pid)
-        for model in process.sandboxes():
-            process.ask(f"{API}/sandboxes/{model['id']}", "DELETE")
-        for kernel in process.get("api/kernels"):
-            process.ask(f"api/kernels/{kernel['id']}", "DELETE")
+        process.clear()
 
 
 def containers(server: JupyterProcess) -> list[Any]:

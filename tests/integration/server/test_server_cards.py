@@ -40,9 +40,14 @@ def card(server: JupyterProcess, run_id: str, notebook: str) -> tuple[int, Any]:
 def test_a_record_beside_the_notebook_gives_its_final_card(server: JupyterProcess) -> None:
     folder = recorded(server, "ended")
     # What lies beside the notebook is never imported by the process that makes the card.
-    for name in ("json.py", "llm_sandbox_nb.py"):
-        (server.root / name).write_text("open('imported', 'w').close()")
-    status, found = card(server, folder.name, "ended")
+    planted = [server.root / name for name in ("json.py", "llm_sandbox_nb.py")]
+    for path in planted:
+        path.write_text("open('imported', 'w').close()")
+    try:
+        status, found = card(server, folder.name, "ended")
+    finally:
+        for path in planted:
+            path.unlink()
     assert status == 200
     assert record_of(found["data"])["events"][-1]["stop_reason"] == "submitted"
     assert found["data"]["text/plain"].startswith("Submitted")

@@ -21,7 +21,6 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
 from llm_sandbox_nb.trajectory import events as ev
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("bubblewrap_engine")]
-OPTIONS = ("--SandboxManager.watch_interval=0.3",)
 
 
 def keeper_of(server: JupyterProcess, kernel: str) -> ServerKeeper:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from jupyter_process import JupyterProcess, jupyter
-from support import KEPT_PIDS, PATIENCE, own_mark, processes_with, until
+from support import KEPT_PIDS, PATIENCE, QUICK_IMPORTS, own_mark, processes_with, until
 
 USE = """
 from llm_sandbox_nb.sandbox.options import SandboxOptions
@@ -25,7 +25,7 @@ keeper = await connect_server()
 box = await keeper.acquire(SandboxOptions("process")) if keeper else None
 """
 WHICH = USE.replace("box =", "#") + "\nprint(keeper._address.url if keeper else None)"
-OPTIONS = ("--SandboxManager.watch_interval=0.2",)
+WATCH = "--SandboxManager.watch_interval=0.2"
 MORTAL = ("--KernelManager.autorestart=False", "--AsyncIOLoopKernelManager.autorestart=False")
 NO_FILE = "os.environ['JPY_PARENT_PID'] = '1'"
 """The parent's file, which names its server, is not found."""
@@ -34,7 +34,7 @@ NO_FILE = "os.environ['JPY_PARENT_PID'] = '1'"
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterProcess]:
     options = ("--SandboxManager.dead_kernel_grace=1", "--SandboxPolicy.allowed_isolations=process")
-    with jupyter(tmp_path_factory.mktemp("other"), *OPTIONS, *MORTAL, *options) as running:
+    with jupyter(tmp_path_factory.mktemp("other"), WATCH, *MORTAL, *options) as running:
         yield running
 
 
@@ -68,7 +68,7 @@ def test_a_kernel_finds_its_own_server(server: JupyterProcess, kernel: str) -> N
 
 def test_a_server_without_a_token(tmp_path: Path) -> None:
     """Anybody who reaches it may do anything, and tornado then asks for a sign against forged requests."""
-    with jupyter(tmp_path, *OPTIONS, token="") as server:
+    with jupyter(tmp_path, WATCH, token="") as server:
         kernel = server.start_kernel()
         assert found(server, kernel) == server.url
         assert "works" in server.execute(kernel, USE + "print((await box.run('echo works')).stdout)")
@@ -128,7 +128,7 @@ def test_a_notebook_run_from_a_terminal_inside_lab_does_not_use_the_server(serve
         "LLM_SANDBOX_SERVER_TOKEN": server.token,
         "JPY_PARENT_PID": str(server.process.pid),
         "JUPYTER_RUNTIME_DIR": str(server.runtime),
-        "PYTHONPATH": str(Path(__file__).parents[3]),
+        "PYTHONPATH": os.pathsep.join((str(Path(__file__).parents[3]), str(QUICK_IMPORTS))),
         "CELL": WHICH,
     }
     answer = subprocess.run(
@@ -189,7 +189,7 @@ def test_a_sandbox_ends_with_a_kernel_that_is_not_started_again(other: JupyterPr
 
 def test_idle_sandboxes_are_culled_and_the_next_use_starts_one(tmp_path: Path) -> None:
     """One that is busy for longer than that is not idle."""
-    with jupyter(tmp_path, *OPTIONS, "--SandboxManager.cull_idle_timeout=3") as server:
+    with jupyter(tmp_path, WATCH, "--SandboxManager.cull_idle_timeout=3") as server:
         busy, idle, go = server.start_kernel(), server.start_kernel(), tmp_path / "go"
         with server.client(busy) as client:
             client.execute(USE + f"await box.run('echo x > file; until [ -e {go} ]; do sleep 0.05; done')")
