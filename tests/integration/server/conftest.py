@@ -48,8 +48,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[JupyterProcess]:
     """The server of the folder; in a module with `OPTIONS`, one that was started with these."""
     name = "module_server" if hasattr(request.module, "OPTIONS") else "shared_server"
     running: JupyterProcess = request.getfixturevalue(name)
+    assert running.process is not None
+    if running.process.poll() is not None:  # a test has killed it
+        running.start()
+        KEPT_PIDS.add(running.process.pid)
     yield running
-    running.clear()
+    if running.process.poll() is None:
+        running.clear()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from agent_scripts import SUBMIT, bash, script, turn
-from jupyter_process import JupyterProcess, jupyter
+from jupyter_process import STUB, JupyterProcess, jupyter
 from live_runs import API, Cell, gate, journal_of
 from support import KEPT_PIDS, MIME, PATIENCE, eventually, own_mark, processes_with, record_of, run, until
 from tornado.websocket import websocket_connect
@@ -278,7 +278,7 @@ def test_the_next_kernel_resumes_the_run_of_a_kernel_that_was_shut_down(
     server: JupyterProcess, kernel: str
 ) -> None:
     begun = {"type": "events", "from": 0, "events": [{"id": "e1", "kind": "run.started", "task": "t"}]}
-    earlier = server.start_kernel()
+    earlier = server.start_kernel(STUB)
 
     async def go() -> None:
         first, _ = await publish(server, "r7", earlier, begun, owner="before", goes_on=True)
@@ -332,7 +332,7 @@ def test_a_server_that_is_restarted_gets_all_again(second_server: JupyterProcess
     steps = [turn(bash(f"echo {n}")) for n in range(10)]
 
     async def outlive() -> None:
-        publisher = RunPublisher(ServerAddress(server.url, server.token), server.start_kernel())
+        publisher = RunPublisher(ServerAddress(server.url, server.token), server.start_kernel(STUB))
         runs: list[Run] = []
 
         def begun(new: Run) -> None:

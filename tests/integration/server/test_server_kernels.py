@@ -15,8 +15,13 @@ from http.cookiejar import CookieJar
 from pathlib import Path
 
 import pytest
-from jupyter_process import JupyterProcess, jupyter
-from support import KEPT_PIDS, PATIENCE, QUICK_IMPORTS, own_mark, processes_with, until
+from jupyter_process import STUB, JupyterProcess, jupyter
+from support import KEPT_PIDS, PATIENCE, QUICK_IMPORTS, own_mark, processes_with, run, until
+
+from llm_sandbox_nb.notebook.server_client.address import ServerAddress
+from llm_sandbox_nb.notebook.server_client.keeper import ServerKeeper
+from llm_sandbox_nb.sandbox.errors import PolicyError
+from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 USE = """
 from llm_sandbox_nb.sandbox.options import SandboxOptions
@@ -179,9 +184,8 @@ def test_a_kernel_that_is_killed_leaves_nothing_running_in_its_sandbox(server: J
 
 
 def test_a_sandbox_ends_with_a_kernel_that_is_not_started_again(other: JupyterProcess) -> None:
-    kernel = other.start_kernel()
-    other.execute(kernel, USE)
-    [model] = other.sandboxes()
+    kernel = other.start_kernel(STUB)
+    model = other.post("llm-sandbox/api/sandboxes", {"kernel_id": kernel, "isolation": "process"})
     os.kill(other.kernel_pid(kernel) or 0, signal.SIGKILL)
     until(lambda: other.sandboxes() == [])
     until(lambda: not Path(model["root"]).exists())
@@ -190,7 +194,7 @@ def test_a_sandbox_ends_with_a_kernel_that_is_not_started_again(other: JupyterPr
 def test_idle_sandboxes_are_culled_and_the_next_use_starts_one(tmp_path: Path) -> None:
     """One that is busy for longer than that is not idle."""
     with jupyter(tmp_path, WATCH, "--SandboxManager.cull_idle_timeout=3") as server:
-        busy, idle, go = server.start_kernel(), server.start_kernel(), tmp_path / "go"
+        busy, idle, go = server.start_kernel(), server.start_kernel(STUB), tmp_path / "go"
         with server.client(busy) as client:
             client.execute(USE + f"await box.run('echo x > file; until [ -e {go} ]; do sleep 0.05; done')")
             until(lambda: any((Path(one["root"] or "/proc") / "file").exists() for one in server.sandboxes()))
@@ -211,8 +215,15 @@ def test_idle_sandboxes_are_culled_and_the_next_use_starts_one(tmp_path: Path) -
 
 def test_a_server_that_stops_ends_its_sandboxes(other: JupyterProcess) -> None:
     mark = own_mark()
-    for _ in range(3):
-        other.execute(other.start_kernel(), USE + f"await box.run('(setsid sleep {mark} &)')")
+
+    async def use() -> None:
+        for _ in range(3):
+            keeper = ServerKeeper(ServerAddress(other.url, other.token), other.start_kernel(STUB))
+            box = await keeper.acquire(SandboxOptions("process"))
+            await box.run(f"(setsid sleep {mark} &)")
+            await keeper.close()
+
+    run(use())
     roots = [Path(model["root"]) for model in other.sandboxes()]
     assert len(roots) == 3
     until(lambda: len(processes_with(mark)) == 3)
@@ -224,12 +235,14 @@ def test_a_server_that_stops_ends_its_sandboxes(other: JupyterProcess) -> None:
 # ---------------------------------------------------------------------------------- refusals and the browser
 
 
-def test_the_sites_policy_reaches_the_cell(other: JupyterProcess) -> None:
-    code = USE.replace('await keeper.acquire(SandboxOptions("process")) if keeper else', "")
-    code += "try:\n    await keeper.acquire(SandboxOptions('docker'))\n"
-    code += "except Exception as error:\n    print(type(error).__name__, error)\n"
-    said = other.execute(other.start_kernel(), code)
-    assert said.startswith("PolicyError This site does not allow the isolation 'docker'")
+def test_the_sites_policy_reaches_the_kernel(other: JupyterProcess) -> None:
+    async def ask() -> None:
+        keeper = ServerKeeper(ServerAddress(other.url, other.token), other.start_kernel(STUB))
+        with pytest.raises(PolicyError, match="This site does not allow the isolation 'docker'"):
+            await keeper.acquire(SandboxOptions("docker"))
+        await keeper.close()
+
+    run(ask())
 
 
 def test_a_cell_that_asks_for_another_sandbox_is_told(server: JupyterProcess, kernel: str) -> None:

@@ -45,8 +45,10 @@ def watch(watched: str, before: str = "") -> dict[str, object]:
         ("import llm_sandbox_nb", "", {"pydantic", "tornado", "IPython", "yaml", "traitlets"}),
         ("shell.run_line_magic('load_ext', 'llm_sandbox_nb')", SHELL, set()),
         ("import llm_sandbox_nb.cli.parser; llm_sandbox_nb.cli.parser.make_parser()", "", set()),
+        # The models of events are built with the first run, not at the start of a Jupyter server.
+        ("import llm_sandbox_nb.server.app", "import jupyter_server.serverapp", {"pydantic"}),
     ],
-    ids=["import", "load_ext", "cli"],
+    ids=["import", "load_ext", "cli", "server"],
 )
 def test_nothing_heavy_no_socket_no_thread(watched: str, before: str, others: set[str]) -> None:
     seen = watch(watched, before)
