@@ -97,13 +97,13 @@ class JupyterProcess:
         self._idle: list[str] = []
         for part in (self.root, self.runtime):
             part.mkdir(parents=True, exist_ok=True)
-        install_stub(folder / "data")
 
     @property
     def log(self) -> str:
         return (self.folder / "server.log").read_text("utf-8", "replace")
 
     def start(self, timeout: float = PATIENCE) -> JupyterProcess:
+        self._idle.clear()  # kernels of an earlier process are gone
         folders = {
             f"JUPYTER_{name.upper()}_DIR": str(self.folder / name) for name in ("config", "data", "runtime")
         }
@@ -197,6 +197,7 @@ class JupyterProcess:
 
     def start_kernel(self, name: str = "python3") -> str:
         """A kernel without a notebook."""
+        self._install(name)
         kernel_id: str = self.post("api/kernels", {"name": name})["id"]
         return kernel_id
 
@@ -238,7 +239,13 @@ class JupyterProcess:
             renew(client)
         return kernel_id
 
+    def _install(self, kernel: str) -> None:
+        """Install the stub when it is asked for: pages of the other tests must not offer it."""
+        if kernel == STUB:
+            install_stub(self.folder / "data")
+
     def start_session(self, path: str, kernel: str = "python3") -> dict[str, Any]:
+        self._install(kernel)
         body = {"path": path, "name": path, "type": "notebook", "kernel": {"name": kernel}}
         session: dict[str, Any] = self.post("api/sessions", body)
         return session
