@@ -11,7 +11,7 @@ import re
 import secrets
 import time
 import zlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -31,6 +31,8 @@ PATIENCE = 150.0
 """Seconds to wait for what takes one or two on a machine that does nothing else."""
 POLL = 0.05
 """Seconds between two looks at what is waited for: looks take time from what is waited for."""
+SLOWEST_POLL = 0.25
+"""Seconds between two looks at what has been waited for during five seconds or more."""
 WHOLE = os.environ.get("LLM_SANDBOX_TESTS") == "whole"
 """Whether tests that take samples (random instants, sequences, pairs of versions) take as many as is promised."""
 CAMPAIGN = WHOLE or os.environ.get("LLM_SANDBOX_TESTS") == "campaign"
@@ -95,17 +97,25 @@ def run(coroutine: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
 def until(
     condition: Callable[[], object], what: str = "it did not become so in time", *, poll: float = POLL
 ) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(poll)
+    for pause in _pauses(what, poll):
+        if condition():
+            return
+        time.sleep(pause)
 
 
 async def eventually(condition: Callable[[], object], what: str = "it did not become so in time") -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(POLL)
+    for pause in _pauses(what):
+        if condition():
+            return
+        await asyncio.sleep(pause)
+
+
+def _pauses(what: str, first: float = POLL) -> Iterator[float]:
+    """Pauses between looks at what is waited for; an AssertionError with `what` after PATIENCE seconds."""
+    begun = time.monotonic()
+    while (waited := time.monotonic() - begun) < PATIENCE:
+        yield min(max(first, waited / 20), SLOWEST_POLL)
+    raise AssertionError(what)
 
 
 def own_mark() -> str:

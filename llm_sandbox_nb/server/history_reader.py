@@ -14,7 +14,6 @@ from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
 from llm_sandbox_nb.sandbox.history.diff import differing_contents
 from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, LINK, Entry, parent, parents
 from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history
-from llm_sandbox_nb.trajectory.events import clean_text
 from llm_sandbox_nb.trajectory.run_folder import HISTORY
 from llm_sandbox_nb.trajectory.unified_diff import COMPARED_BYTES, unified
 
@@ -272,4 +271,6 @@ def _absolute(path: str) -> str:
 
 
 def _shown(path: str) -> str:
+    from llm_sandbox_nb.trajectory.events import clean_text
+
     return str(clean_text(path))

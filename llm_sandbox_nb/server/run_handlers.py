@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_server.auth.decorator import ws_authenticated
 from tornado.websocket import WebSocketClosedError
@@ -23,9 +23,10 @@ from llm_sandbox_nb.server.runs import (
     UnknownRunError,
 )
 from llm_sandbox_nb.server.sockets import Socket
-from llm_sandbox_nb.trajectory.doubts.rules import doubts_json
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL, notebook_folder_name
-from llm_sandbox_nb.trajectory.run_summary import RunSummary, summaries
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.trajectory.run_summary import RunSummary
 
 RUN_ID = r"(?P<run_id>[A-Za-z0-9][\w-]{0,127})"
 BROKEN, FOREIGN, UNKNOWN, REPLACED = 4400, 4403, 4404, 4409
@@ -91,6 +92,8 @@ def record_folder(notebook: Path, run_id: str) -> Path | None:
 
 
 def _summaries(folders: set[Path]) -> tuple[list[RunSummary], int]:
+    from llm_sandbox_nb.trajectory.run_summary import summaries
+
     found = [summaries(folder, MAX_LISTED_RUNS) for folder in folders]
     newest = sorted(
         (summary for some, _ in found for summary in some), key=lambda summary: summary.started, reverse=True
@@ -99,6 +102,8 @@ def _summaries(folders: set[Path]) -> tuple[list[RunSummary], int]:
 
 
 def _listed(one: RunSummary, root: Path | None, live: bool) -> Json:
+    from llm_sandbox_nb.trajectory.doubts.rules import doubts_json
+
     journal = one.folder / JOURNAL
     inside = root is not None and journal.is_relative_to(root)
     return {

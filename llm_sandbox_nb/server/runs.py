@@ -1,4 +1,7 @@
-"""The runs that kernels of this server publish. Events go to the watchers, and decisions go to the kernels."""
+"""The runs that kernels of this server publish. Events go to the watchers, and decisions go to the kernels.
+
+The models of events and decisions are imported with the first run, because they would add a third to a server's start.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,6 @@ from traitlets.config import LoggingConfigurable
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxError
 from llm_sandbox_nb.server.kernels import ServerKernels
-from llm_sandbox_nb.trajectory.decisions import TimeDecision, parse_decision
-from llm_sandbox_nb.trajectory.live_tail import LiveTail
-from llm_sandbox_nb.trajectory.watched_run import WatchedRun, is_event, is_live_text
 
 Json = dict[str, Any]
 Reach = Literal["live", "away", "lost", "finished"]
@@ -124,6 +124,9 @@ class PublishedRun:
     """A run that a kernel publishes, with its events and watchers."""
 
     def __init__(self, run_id: str, kernel_id: str, owner: str, full_at: int) -> None:
+        from llm_sandbox_nb.trajectory.live_tail import LiveTail
+        from llm_sandbox_nb.trajectory.watched_run import WatchedRun
+
         self.id = run_id
         self.kernel_id = kernel_id
         self.owner = owner
@@ -184,6 +187,8 @@ class PublishedRun:
         Raises:
             PublisherError: if earlier events are missing, or the events are invalid.
         """
+        from llm_sandbox_nb.trajectory.watched_run import is_event
+
         if not 0 <= start <= len(self.store):
             raise PublisherError(f"Events from number {len(self.store)} on are missing.")
         for event in events[len(self.store) - start :]:
@@ -198,6 +203,8 @@ class PublishedRun:
 
     def take_transient(self, events: list[Json]) -> None:
         """Store unfinished text. Raises PublisherError for any other event."""
+        from llm_sandbox_nb.trajectory.watched_run import is_live_text
+
         if not all(map(is_live_text, events)):
             raise PublisherError("The message is not a transient event.")
         new = [self.tail.add(event) for event in events]
@@ -224,6 +231,8 @@ class PublishedRun:
             ValueError: if the body is not a decision of `trajectory.decisions`.
             RunControlError: if the run is over, or its kernel is away, does not answer, or cannot do this now.
         """
+        from llm_sandbox_nb.trajectory.decisions import TimeDecision, parse_decision
+
         decision = parse_decision(body)
         if self.finished:
             raise RunControlError("The run is over, so there is nothing to control any more.")

@@ -6,8 +6,11 @@ import asyncio
 import json
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
+from jupyter_core.paths import jupyter_data_dir
+from jupyter_process import STUB, install_stub
 from tornado.httpclient import HTTPClientError
 
 from llm_sandbox_nb.server.handlers import API
@@ -71,7 +74,8 @@ class Served:
         return found
 
     def kernel(self) -> str:
-        status, model = self.call("post", "api/kernels", {"name": "python3"})
+        install_stub(Path(jupyter_data_dir()))
+        status, model = self.call("post", "api/kernels", {"name": STUB})
         assert status == 201
         return str(model["id"])
 

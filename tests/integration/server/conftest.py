@@ -1,9 +1,10 @@
-"""One Jupyter server for all tests of a module, and kernels of it that are as new; or a server in this process."""
+"""One Jupyter server for all tests of the folder, and kernels of it that are as new; or a server in this process."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,16 +12,49 @@ from jupyter_process import JupyterProcess, jupyter
 from served import Served
 from support import KEPT_PIDS
 
+SHARED_OPTIONS = (
+    "--SandboxManager.watch_interval=0.2",
+    "--RunRegistry.away_grace=0.5",
+    "--RunRegistry.unknown_grace=20",
+    "--SandboxPolicy.allow_mcp_runs=True",
+    "--SandboxPolicy.mcp_run_models=scripted/str*",
+)
 
-@pytest.fixture(scope="module")
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[JupyterProcess]:
-    """A server that is started with the `OPTIONS` of the module."""
-    with jupyter(tmp_path_factory.mktemp("jupyter"), *getattr(request.module, "OPTIONS", ())) as running:
+
+@contextmanager
+def _kept(folder: Any, *options: str) -> Iterator[JupyterProcess]:
+    with jupyter(folder, *options) as running:
         assert running.process is not None
         KEPT_PIDS.add(running.process.pid)
         yield running
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterProcess]:
+    with _kept(tmp_path_factory.mktemp("shared"), *SHARED_OPTIONS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def module_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[JupyterProcess]:
+    with _kept(tmp_path_factory.mktemp("jupyter"), *request.module.OPTIONS) as running:
+        yield running
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> Iterator[JupyterProcess]:
+    """The server of the folder; in a module with `OPTIONS`, one that was started with these."""
+    name = "module_server" if hasattr(request.module, "OPTIONS") else "shared_server"
+    running: JupyterProcess = request.getfixturevalue(name)
+    assert running.process is not None
+    if running.process.poll() is not None:  # a test has killed it
+        running.start()
+        KEPT_PIDS.add(running.process.pid)
+    yield running
+    if running.process.poll() is None:
+        running.clear()
 
 
 @pytest.fixture

@@ -8,14 +8,15 @@ import json
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from agent_scripts import SUBMIT, bash, script, turn
-from jupyter_process import JupyterProcess, jupyter
+from jupyter_process import STUB, JupyterProcess, jupyter
 from live_runs import API, Cell, gate, journal_of
-from support import MIME, PATIENCE, eventually, own_mark, processes_with, record_of, run, until
+from support import KEPT_PIDS, MIME, PATIENCE, eventually, own_mark, processes_with, record_of, run, until
 from tornado.websocket import websocket_connect
 
 from llm_sandbox_nb.notebook.server_client.address import ServerAddress
@@ -24,7 +25,22 @@ from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.trajectory.events import TRANSIENT
 
-OPTIONS = ("--RunRegistry.away_grace=0.5", "--RunRegistry.unknown_grace=20")
+
+@pytest.fixture(scope="module")
+def second_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterProcess]:
+    options = ("--RunRegistry.away_grace=0.5", "--RunRegistry.unknown_grace=20")
+    with jupyter(tmp_path_factory.mktemp("second"), *options) as running:
+        yield running
+
+
+@pytest.fixture
+def second_server(second_process: JupyterProcess) -> Iterator[JupyterProcess]:
+    """A running server that a test may kill and start again."""
+    assert second_process.process is not None
+    if second_process.process.poll() is not None:
+        second_process.start()
+    yield second_process
+    KEPT_PIDS.add(second_process.process.pid)
 
 
 class Watcher:
@@ -262,7 +278,7 @@ def test_the_next_kernel_resumes_the_run_of_a_kernel_that_was_shut_down(
     server: JupyterProcess, kernel: str
 ) -> None:
     begun = {"type": "events", "from": 0, "events": [{"id": "e1", "kind": "run.started", "task": "t"}]}
-    earlier = server.start_kernel()
+    earlier = server.start_kernel(STUB)
 
     async def go() -> None:
         first, _ = await publish(server, "r7", earlier, begun, owner="before", goes_on=True)
@@ -309,75 +325,74 @@ def test_a_kernel_that_ends_in_a_run(how: str, server: JupyterProcess) -> None:
     assert Cell(server, kernel, turn(bash("echo y")), SUBMIT).wait()["status"] == "ok"
 
 
-def test_a_server_that_is_restarted_gets_all_again(tmp_path: Path) -> None:
+def test_a_server_that_is_restarted_gets_all_again(second_server: JupyterProcess, tmp_path: Path) -> None:
     """The run is of a process that outlives the server: nothing is lost, nothing doubled, controls work again."""
-    with jupyter(tmp_path / "jupyter", *OPTIONS) as server:
-        go, wait = gate(server)
-        steps = [turn(bash(f"echo {n}")) for n in range(10)]
+    server = second_server
+    go, wait = gate(server)
+    steps = [turn(bash(f"echo {n}")) for n in range(10)]
 
-        async def outlive() -> None:
-            publisher = RunPublisher(ServerAddress(server.url, server.token), server.start_kernel())
-            runs: list[Run] = []
+    async def outlive() -> None:
+        publisher = RunPublisher(ServerAddress(server.url, server.token), server.start_kernel(STUB))
+        runs: list[Run] = []
 
-            def begun(new: Run) -> None:
-                publisher.start(new)
-                runs.append(new)
+        def begun(new: Run) -> None:
+            publisher.start(new)
+            runs.append(new)
 
-            work = asyncio.create_task(
-                solve(
-                    "x",
-                    model=script(
-                        tmp_path, *steps, turn(bash(wait)), *steps, turn(bash(f"sleep {own_mark()}"))
-                    ),
-                    isolation="process",
-                    output_dir=tmp_path / "runs",
-                    on_run=begun,
-                    listeners=[publisher.listen],
-                )
+        work = asyncio.create_task(
+            solve(
+                "x",
+                model=script(tmp_path, *steps, turn(bash(wait)), *steps, turn(bash(f"sleep {own_mark()}"))),
+                isolation="process",
+                output_dir=tmp_path / "runs",
+                on_run=begun,
+                listeners=[publisher.listen],
             )
-            await eventually(lambda: runs)
-            [watched] = runs
-            name = watched.folder.name
-            watcher = Watcher(server, name)
-            watching = asyncio.create_task(watcher.watch())
-            await eventually(lambda: len(watcher.written) >= 30)
-            await asyncio.to_thread(server.kill)
-            go.touch()
-            await eventually(lambda: len(watched.steps) >= 22)
-            assert len(watcher.written) < len(watched.trajectory.events), "nobody was there to be told"
-            await asyncio.to_thread(server.start)
-            stop = (f"{API}/{name}/control", "POST", {"action": "stop"})
-            await asyncio.to_thread(until, lambda: server.ask(*stop)[0] == 200)
-            done = await work
-            await publisher.finish()
-            await watching
-            assert done.stop_reason == "interrupted"
-            watcher.check(done.folder)
-            late = Watcher(server, name)
-            await late.watch()
-            late.check(done.folder)
+        )
+        await eventually(lambda: runs)
+        [watched] = runs
+        name = watched.folder.name
+        watcher = Watcher(server, name)
+        watching = asyncio.create_task(watcher.watch())
+        await eventually(lambda: len(watcher.written) >= 30)
+        await asyncio.to_thread(server.kill)
+        go.touch()
+        await eventually(lambda: len(watched.steps) >= 22)
+        assert len(watcher.written) < len(watched.trajectory.events), "nobody was there to be told"
+        await asyncio.to_thread(server.start)
+        stop = (f"{API}/{name}/control", "POST", {"action": "stop"})
+        await asyncio.to_thread(until, lambda: server.ask(*stop)[0] == 200)
+        done = await work
+        await publisher.finish()
+        await watching
+        assert done.stop_reason == "interrupted"
+        watcher.check(done.folder)
+        late = Watcher(server, name)
+        await late.watch()
+        late.check(done.folder)
 
-        run(outlive(), timeout=90)
+    run(outlive(), timeout=90)
 
 
-def test_a_server_that_dies_with_its_kernel_hangs_nobody(tmp_path: Path) -> None:
+def test_a_server_that_dies_with_its_kernel_hangs_nobody(second_server: JupyterProcess) -> None:
     """The next server does not know the run and says so."""
-    with jupyter(tmp_path / "jupyter", OPTIONS[0], "--RunRegistry.unknown_grace=1") as server:
-        kernel = server.start_kernel()
-        cell = Cell(server, kernel, turn(bash(f"echo x; sleep {own_mark()}")), SUBMIT)
-        watcher = Watcher(server, cell.id)
-        pid = server.kernel_pid(kernel)
-        assert pid is not None
+    server = second_server
+    kernel = server.start_kernel()
+    cell = Cell(server, kernel, turn(bash(f"echo x; sleep {own_mark()}")), SUBMIT)
+    watcher = Watcher(server, cell.id)
+    pid = server.kernel_pid(kernel)
+    assert pid is not None
 
-        async def go() -> None:
-            watching = asyncio.create_task(watcher.watch())
-            await eventually(watcher.output)
-            await asyncio.to_thread(server.kill)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            await asyncio.to_thread(server.start)
-            await watching
+    async def go() -> None:
+        watching = asyncio.create_task(watcher.watch())
+        await eventually(watcher.output)
+        await asyncio.to_thread(server.kill)
+        server.options[-1] = "--RunRegistry.unknown_grace=1"
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        await asyncio.to_thread(server.start)
+        await watching
 
-        run(go(), timeout=60)
-        assert watcher.code == 4404
-        assert server.ask(f"{API}/{cell.id}")[0] == 404
+    run(go(), timeout=60)
+    assert watcher.code == 4404
+    assert server.ask(f"{API}/{cell.id}")[0] == 404

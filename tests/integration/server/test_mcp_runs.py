@@ -13,8 +13,6 @@ from support import own_mark, processes_with, until
 
 from llm_sandbox_nb.runs.run import Run
 
-OPTIONS = ("--SandboxPolicy.allow_mcp_runs=True", "--SandboxPolicy.mcp_run_models=scripted/str*")
-
 
 @pytest.fixture
 def notebook(server: JupyterProcess, kernel: str) -> Iterator[OpenNotebook]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import docker
 import pytest
-from jupyter_process import JupyterProcess, jupyter
+from jupyter_process import STUB, JupyterProcess, jupyter
 from support import KEPT_PIDS, PATIENCE, own_mark, run, until
 
 from llm_sandbox_nb.notebook.server_client.address import ServerAddress
@@ -42,10 +42,7 @@ def server(process: JupyterProcess) -> Iterator[JupyterProcess]:
     yield process
     if process.process is not None and process.process.poll() is None:
         KEPT_PIDS.add(process.process.pid)
-        for model in process.sandboxes():
-            process.ask(f"{API}/sandboxes/{model['id']}", "DELETE")
-        for kernel in process.get("api/kernels"):
-            process.ask(f"api/kernels/{kernel['id']}", "DELETE")
+        process.clear()
 
 
 def containers(server: JupyterProcess) -> list[Any]:
@@ -56,7 +53,7 @@ def containers(server: JupyterProcess) -> list[Any]:
 
 
 def start(server: JupyterProcess, notebook: str) -> dict[str, Any]:
-    kernel = server.start_session(notebook)["kernel"]["id"]
+    kernel = server.start_session(notebook, STUB)["kernel"]["id"]
     model: dict[str, Any] = server.post(f"{API}/sandboxes", {"kernel_id": kernel, "isolation": "docker"})
     return model
 
@@ -173,7 +170,7 @@ async def endless(box: ServerSandbox) -> asyncio.Task[Any]:
 
 def test_a_start_can_be_stopped(server: JupyterProcess) -> None:
     """As it is when the kernel dies half-way through one."""
-    kernel = server.start_kernel()
+    kernel = server.start_kernel(STUB)
     answers: list[Any] = []
     body = {"kernel_id": kernel, "isolation": "docker"}
     asking = threading.Thread(target=lambda: answers.append(server.ask(f"{API}/sandboxes", "POST", body)))

@@ -442,7 +442,7 @@ def _request(sandbox: dict[str, Any], server: Any, verb: str, path: str, *header
 
 
 def test_an_upload_is_not_held_in_memory(served: Served, sandbox: dict[str, Any]) -> None:
-    size, piece = 64 * 2**20, bytes(2**18)
+    size, piece = 40 * 2**20, bytes(2**18)
 
     async def put() -> tuple[bytes, int]:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.app.port)

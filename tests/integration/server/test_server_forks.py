@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
-from jupyter_process import JupyterProcess, jupyter
+from jupyter_process import STUB, JupyterProcess
+from pytest_jupyter.jupyter_server import *  # noqa: F403 - fixtures, for this module alone
+from served import Served
 from support import run, until
 
 from llm_sandbox_nb.agent.checks import Check, ResultCheck
@@ -21,7 +25,6 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
 from llm_sandbox_nb.trajectory import events as ev
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("bubblewrap_engine")]
-OPTIONS = ("--SandboxManager.watch_interval=0.3",)
 
 
 def keeper_of(server: JupyterProcess, kernel: str) -> ServerKeeper:
@@ -71,13 +74,21 @@ def test_forks_live_beside_their_sandbox_and_end_with_the_kernel(
         assert len(server.sandboxes()) == 2, "the sandbox of the check has ended"
         await keeper.close()
 
-    kernel = server.start_kernel()
+    kernel = server.start_kernel(STUB)
     run(body(keeper_of(server, kernel)), timeout=120)
     server.ask(f"api/kernels/{kernel}", "DELETE")
     until(lambda: server.sandboxes() == [])
 
 
-def test_a_site_has_the_last_word_on_forks(tmp_path: Path) -> None:
+@pytest.fixture
+def jp_server_config() -> dict[str, Any]:
+    return {
+        "ServerApp": {"jpserver_extensions": {"llm_sandbox_nb": True}},
+        "SandboxManager": {"max_sandboxes": 1},
+    }
+
+
+def test_a_site_has_the_last_word_on_forks(served: Served, tmp_path: Path) -> None:
     """As many sandboxes as the site allows; the refusal costs nothing and says what to do."""
 
     async def body(keeper: ServerKeeper) -> None:
@@ -89,11 +100,12 @@ def test_a_site_has_the_last_word_on_forks(tmp_path: Path) -> None:
         assert await box.read_file("f") == b"mine\n"
         verdict = (await checked(box, tmp_path / "run")).verdict
         assert (verdict.outcome, "as many as its site allows" in verdict.summary) == ("error", True)
-        assert len(server.sandboxes()) == 1
+        assert len(served.manager.in_use()) == 1
         await keeper.close()
 
-    with jupyter(tmp_path / "jupyter", "--SandboxManager.max_sandboxes=1") as server:
-        run(body(keeper_of(server, server.start_kernel())), timeout=120)
+    app = served.app
+    address = ServerAddress(app.connection_url, app.identity_provider.token)
+    served.run(asyncio.wait_for(body(ServerKeeper(address, served.kernel())), 120))
 
 
 def test_a_broken_connection_costs_no_checkpoint(server: JupyterProcess, kernel: str) -> None:

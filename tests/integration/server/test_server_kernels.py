@@ -15,8 +15,13 @@ from http.cookiejar import CookieJar
 from pathlib import Path
 
 import pytest
-from jupyter_process import JupyterProcess, jupyter
-from support import KEPT_PIDS, PATIENCE, own_mark, processes_with, until
+from jupyter_process import STUB, JupyterProcess, jupyter
+from support import KEPT_PIDS, PATIENCE, QUICK_IMPORTS, own_mark, processes_with, run, until
+
+from llm_sandbox_nb.notebook.server_client.address import ServerAddress
+from llm_sandbox_nb.notebook.server_client.keeper import ServerKeeper
+from llm_sandbox_nb.sandbox.errors import PolicyError
+from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 USE = """
 from llm_sandbox_nb.sandbox.options import SandboxOptions
@@ -25,7 +30,7 @@ keeper = await connect_server()
 box = await keeper.acquire(SandboxOptions("process")) if keeper else None
 """
 WHICH = USE.replace("box =", "#") + "\nprint(keeper._address.url if keeper else None)"
-OPTIONS = ("--SandboxManager.watch_interval=0.2",)
+WATCH = "--SandboxManager.watch_interval=0.2"
 MORTAL = ("--KernelManager.autorestart=False", "--AsyncIOLoopKernelManager.autorestart=False")
 NO_FILE = "os.environ['JPY_PARENT_PID'] = '1'"
 """The parent's file, which names its server, is not found."""
@@ -34,7 +39,7 @@ NO_FILE = "os.environ['JPY_PARENT_PID'] = '1'"
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterProcess]:
     options = ("--SandboxManager.dead_kernel_grace=1", "--SandboxPolicy.allowed_isolations=process")
-    with jupyter(tmp_path_factory.mktemp("other"), *OPTIONS, *MORTAL, *options) as running:
+    with jupyter(tmp_path_factory.mktemp("other"), WATCH, *MORTAL, *options) as running:
         yield running
 
 
@@ -68,7 +73,7 @@ def test_a_kernel_finds_its_own_server(server: JupyterProcess, kernel: str) -> N
 
 def test_a_server_without_a_token(tmp_path: Path) -> None:
     """Anybody who reaches it may do anything, and tornado then asks for a sign against forged requests."""
-    with jupyter(tmp_path, *OPTIONS, token="") as server:
+    with jupyter(tmp_path, WATCH, token="") as server:
         kernel = server.start_kernel()
         assert found(server, kernel) == server.url
         assert "works" in server.execute(kernel, USE + "print((await box.run('echo works')).stdout)")
@@ -128,7 +133,7 @@ def test_a_notebook_run_from_a_terminal_inside_lab_does_not_use_the_server(serve
         "LLM_SANDBOX_SERVER_TOKEN": server.token,
         "JPY_PARENT_PID": str(server.process.pid),
         "JUPYTER_RUNTIME_DIR": str(server.runtime),
-        "PYTHONPATH": str(Path(__file__).parents[3]),
+        "PYTHONPATH": os.pathsep.join((str(Path(__file__).parents[3]), str(QUICK_IMPORTS))),
         "CELL": WHICH,
     }
     answer = subprocess.run(
@@ -179,9 +184,8 @@ def test_a_kernel_that_is_killed_leaves_nothing_running_in_its_sandbox(server: J
 
 
 def test_a_sandbox_ends_with_a_kernel_that_is_not_started_again(other: JupyterProcess) -> None:
-    kernel = other.start_kernel()
-    other.execute(kernel, USE)
-    [model] = other.sandboxes()
+    kernel = other.start_kernel(STUB)
+    model = other.post("llm-sandbox/api/sandboxes", {"kernel_id": kernel, "isolation": "process"})
     os.kill(other.kernel_pid(kernel) or 0, signal.SIGKILL)
     until(lambda: other.sandboxes() == [])
     until(lambda: not Path(model["root"]).exists())
@@ -189,8 +193,8 @@ def test_a_sandbox_ends_with_a_kernel_that_is_not_started_again(other: JupyterPr
 
 def test_idle_sandboxes_are_culled_and_the_next_use_starts_one(tmp_path: Path) -> None:
     """One that is busy for longer than that is not idle."""
-    with jupyter(tmp_path, *OPTIONS, "--SandboxManager.cull_idle_timeout=3") as server:
-        busy, idle, go = server.start_kernel(), server.start_kernel(), tmp_path / "go"
+    with jupyter(tmp_path, WATCH, "--SandboxManager.cull_idle_timeout=3") as server:
+        busy, idle, go = server.start_kernel(), server.start_kernel(STUB), tmp_path / "go"
         with server.client(busy) as client:
             client.execute(USE + f"await box.run('echo x > file; until [ -e {go} ]; do sleep 0.05; done')")
             until(lambda: any((Path(one["root"] or "/proc") / "file").exists() for one in server.sandboxes()))
@@ -211,8 +215,15 @@ def test_idle_sandboxes_are_culled_and_the_next_use_starts_one(tmp_path: Path) -
 
 def test_a_server_that_stops_ends_its_sandboxes(other: JupyterProcess) -> None:
     mark = own_mark()
-    for _ in range(3):
-        other.execute(other.start_kernel(), USE + f"await box.run('(setsid sleep {mark} &)')")
+
+    async def use() -> None:
+        for _ in range(3):
+            keeper = ServerKeeper(ServerAddress(other.url, other.token), other.start_kernel(STUB))
+            box = await keeper.acquire(SandboxOptions("process"))
+            await box.run(f"(setsid sleep {mark} &)")
+            await keeper.close()
+
+    run(use())
     roots = [Path(model["root"]) for model in other.sandboxes()]
     assert len(roots) == 3
     until(lambda: len(processes_with(mark)) == 3)
@@ -224,12 +235,14 @@ def test_a_server_that_stops_ends_its_sandboxes(other: JupyterProcess) -> None:
 # ---------------------------------------------------------------------------------- refusals and the browser
 
 
-def test_the_sites_policy_reaches_the_cell(other: JupyterProcess) -> None:
-    code = USE.replace('await keeper.acquire(SandboxOptions("process")) if keeper else', "")
-    code += "try:\n    await keeper.acquire(SandboxOptions('docker'))\n"
-    code += "except Exception as error:\n    print(type(error).__name__, error)\n"
-    said = other.execute(other.start_kernel(), code)
-    assert said.startswith("PolicyError This site does not allow the isolation 'docker'")
+def test_the_sites_policy_reaches_the_kernel(other: JupyterProcess) -> None:
+    async def ask() -> None:
+        keeper = ServerKeeper(ServerAddress(other.url, other.token), other.start_kernel(STUB))
+        with pytest.raises(PolicyError, match="This site does not allow the isolation 'docker'"):
+            await keeper.acquire(SandboxOptions("docker"))
+        await keeper.close()
+
+    run(ask())
 
 
 def test_a_cell_that_asks_for_another_sandbox_is_told(server: JupyterProcess, kernel: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jupyter_process import JupyterProcess
+from jupyter_process import STUB, JupyterProcess
 from network_attacks import SECRET, SECRETS, Outside
 from secret_search import in_processes
 from support import run
@@ -26,7 +26,7 @@ def test_the_kernel_serves_the_network(server: JupyterProcess, monkeypatch: pyte
     async def body() -> None:
         async with Outside() as outside:
             monkeypatch.setattr(attach, "Internet", lambda *_: outside)
-            kernel = server.start_kernel()
+            kernel = server.start_kernel(STUB)
             first = ServerKeeper(ServerAddress(server.url, server.token), kernel)
             box = await first.acquire(ASKED)
             assert box.protection.network == "allow"
@@ -62,7 +62,7 @@ def test_the_kernel_serves_public_where_no_packets_are_filtered(
     async def body() -> None:
         async with Outside() as outside:
             monkeypatch.setattr(attach, "Internet", lambda *_: outside)
-            keeper = ServerKeeper(ServerAddress(server.url, server.token), server.start_kernel())
+            keeper = ServerKeeper(ServerAddress(server.url, server.token), server.start_kernel(STUB))
             box = await keeper.acquire(SandboxOptions("bubblewrap", network="public"))
             assert box.protection.network == "public"
             assert "ECHO" in (await box.run("curl -sS -m 60 http://any.where.example/")).text

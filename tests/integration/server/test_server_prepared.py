@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from jupyter_process import JupyterProcess, jupyter
+from jupyter_process import STUB, JupyterProcess
 from support import run, until
 
 from llm_sandbox_nb.notebook.server_client.address import ServerAddress
@@ -23,7 +23,7 @@ BUBBLEWRAP = {"isolation": "bubblewrap"}
 @pytest.fixture
 def own_kernel(server: JupyterProcess) -> Iterator[str]:
     """A kernel that ends with the test; its sandboxes end with it."""
-    kernel = server.start_kernel()
+    kernel = server.start_kernel(STUB)
     yield kernel
     server.ask(f"api/kernels/{kernel}", "DELETE")
     until(lambda: counted(server) == 0)
@@ -104,7 +104,7 @@ def test_a_prepared_sandbox_is_never_in_the_way(server: JupyterProcess, own_kern
     server.post(f"{API}/sandboxes", {"kernel_id": own_kernel, **BUBBLEWRAP})
     assert prepare(server, own_kernel) == (202, {"prepared": 1})
     until(lambda: counted(server) == 2)
-    second = server.start_kernel()
+    second = server.start_kernel(STUB)
     try:
         server.post(f"{API}/sandboxes", {"kernel_id": second, **BUBBLEWRAP})
         assert counted(server) == 2
@@ -118,7 +118,7 @@ def test_a_prepared_sandbox_is_never_in_the_way(server: JupyterProcess, own_kern
 
 
 def test_it_ends_with_its_kernel(server: JupyterProcess) -> None:
-    kernel = server.start_kernel()
+    kernel = server.start_kernel(STUB)
     prepare(server, kernel)
     until(lambda: counted(server) == 1)
     server.ask(f"api/kernels/{kernel}", "DELETE")
@@ -129,19 +129,23 @@ def test_it_ends_with_its_kernel(server: JupyterProcess) -> None:
     "wrong",
     [{"count": -1}, {"count": True}, {"count": "1"}, {"seconds": 0}, {"seconds": None}, {"kernel_id": 3}],
 )
-def test_a_malformed_request_is_refused(server: JupyterProcess, kernel: str, wrong: dict[str, Any]) -> None:
-    body = {"kernel_id": kernel, "count": 1, "seconds": 60, **wrong}
+def test_a_malformed_request_is_refused(
+    server: JupyterProcess, own_kernel: str, wrong: dict[str, Any]
+) -> None:
+    body = {"kernel_id": own_kernel, "count": 1, "seconds": 60, **wrong}
     assert server.ask(f"{API}/sandboxes/prepare", "POST", body)[0] == 400
 
 
-def test_an_unknown_kernel_and_a_forbidden_sandbox_are_refused(server: JupyterProcess, kernel: str) -> None:
+def test_an_unknown_kernel_and_a_forbidden_sandbox_are_refused(
+    server: JupyterProcess, own_kernel: str
+) -> None:
     assert prepare(server, "no-such-kernel")[0] == 404
-    assert prepare(server, kernel, profile="lenient")[0] == 403
+    assert prepare(server, own_kernel, profile="lenient")[0] == 403
 
 
-def test_a_killed_server_leaves_nothing_of_it(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with jupyter(tmp_path_factory.mktemp("jupyter")) as server:
-        prepare(server, server.start_kernel())
-        until(lambda: counted(server) == 1)
-        until(lambda: len(started(server)) == 1)
-        server.kill()
+def test_a_killed_server_leaves_nothing_of_it(server: JupyterProcess) -> None:
+    begun = len(started(server))
+    prepare(server, server.start_kernel(STUB))
+    until(lambda: counted(server) == 1)
+    until(lambda: len(started(server)) == begun + 1)
+    server.kill()

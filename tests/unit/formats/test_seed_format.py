@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,11 @@ from llm_sandbox_nb.formats.llm_in_sandbox import (
     to_seed,
     write_seed,
 )
-from llm_sandbox_nb.formats.records import NoRecordError, read_run
+from llm_sandbox_nb.formats.records import NoRecordError, read_bytes, read_run
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.saved_events import saved_events
+from llm_sandbox_nb.trajectory.step_line import step_line
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 PUBLISHED = """{
@@ -251,3 +254,48 @@ def test_a_failed_call_is_failed_and_unknown_values_are_not_shown() -> None:
     rows = Run(Path(), trajectory).to_dataframe()
     assert rows["prompt_tokens"].isna().all()
     assert rows["duration"].isna().all()
+
+
+COUNTED = (
+    "Exit code: 0\nExecution output of [ls]:\n[STDOUT]\na\n[STDERR]\nb\n\n[Steps remaining: 7]\nBe brief."
+)
+
+
+def record(function: str, observation: str) -> dict[str, Any]:
+    action = {"function": function, "parameters": {"command": "ls"}}
+    return {"thought": "I look.", "reasoning_content": "Hm.", "action": action, "observation": observation}
+
+
+RECORDS = [record("execute_bash", COUNTED), record("", "Use a tool."), record("submit", "done")]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param({"problem_statement": "Count.", "steps": RECORDS}, id="run"),
+        pytest.param(
+            {"problem_statement": "Zähle.", "trajectory": RECORDS, "agent_answer": "42"}, id="benchmark"
+        ),
+        pytest.param({"problem_statement": "Count.", "steps": RECORDS[:1]}, id="without an end"),
+        pytest.param({"problem_statement": "Count.", "steps": []}, id="empty"),
+    ],
+)
+def test_the_events_for_a_page_are_those_of_the_record(form: dict[str, Any]) -> None:
+    """As the program that reads a record for the Jupyter server prints them."""
+    [run] = read_bytes(json.dumps(form).encode(), "")
+    printed = json.loads(json.dumps(saved_events(run.trajectory.events)))
+    read = Trajectory([ev.parse_python(event) for event in printed])
+    known = from_seed(form, "")
+    assert [step.line for step in read.steps] == [
+        step_line(step, known.root, running=False) for step in known.steps
+    ]
+    assert (read.answer, read.state(live=False)) == (known.answer, known.state(live=False))
+    assert [call.output for step in read.steps for call in step.calls] == [
+        call.output for step in known.steps for call in step.calls
+    ]
+
+
+@pytest.mark.parametrize("form", [{"history": []}, {"problem_statement": "x", "steps": [1]}, [1], "x"])
+def test_what_is_no_trajectory_of_the_paper(form: Any) -> None:
+    with pytest.raises(NoRecordError):
+        read_bytes(json.dumps(form).encode(), "")

@@ -47,8 +47,10 @@ def watch(watched: str, before: str = "") -> dict[str, object]:
         ("import llm_sandbox_nb.cli.parser; llm_sandbox_nb.cli.parser.make_parser()", "", set()),
         # a benchmark starts two of these processes, and a task with many rows many
         ("import llm_sandbox_nb.benchmark.scorers", "", {"pydantic", "asyncio", "sympy", "math_verify"}),
+        # The models of events are built with the first run, not at the start of a Jupyter server.
+        ("import llm_sandbox_nb.server.app", "import jupyter_server.serverapp", {"pydantic"}),
     ],
-    ids=["import", "load_ext", "cli", "scoring process"],
+    ids=["import", "load_ext", "cli", "scoring process", "server"],
 )
 def test_nothing_heavy_no_socket_no_thread(watched: str, before: str, others: set[str]) -> None:
     seen = watch(watched, before)
