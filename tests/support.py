@@ -114,7 +114,7 @@ def _pauses(what: str, first: float = POLL) -> Iterator[float]:
     """Pauses between looks at what is waited for; an AssertionError with `what` after PATIENCE seconds."""
     begun = time.monotonic()
     while (waited := time.monotonic() - begun) < PATIENCE:
-        yield min(max(first, waited / 20), SLOWEST_POLL)
+        yield max(first, min(waited / 20, SLOWEST_POLL))
     raise AssertionError(what)
 
 
