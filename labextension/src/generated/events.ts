@@ -7,9 +7,9 @@
 export interface IEventBase {
   /** 16 hexadecimal digits, unique over all runs. */
   id: string;
-  /** Id of the event that this one follows; null: the one at HEAD. */
+  /** Id of the event that this event follows. null stands for the event at HEAD. */
   parent: string | null;
-  /** Seconds since the epoch. */
+  /** Time of the event in seconds since the epoch. */
   time: number;
 }
 
@@ -23,17 +23,17 @@ export interface IUsage {
   cached_tokens: number;
   /** Completion tokens that were reasoning. */
   reasoning_tokens: number;
-  /** US dollars; null if the price is not known. */
+  /** Cost in US dollars. null if the price is not known. */
   cost: number | null;
 }
 
-/** Bytes outside the journal, in `blobs/<sha256>` of the same folder, because they are many or not UTF-8. */
+/** Bytes in the file `blobs/<sha256>` next to the journal, which are too many for the journal or not UTF-8. */
 export interface IBlob {
   /** SHA-256 of the bytes, as hexadecimal digits. */
   sha256: string;
-  /** Bytes. */
+  /** Number of bytes. */
   size: number;
-  /** The beginning and the end of the text, shortened. */
+  /** The beginning and the end of the text. */
   preview: string;
 }
 
@@ -43,21 +43,21 @@ export interface IFileDiff {
   path: string;
   /** Kind of change. */
   kind: 'added' | 'modified' | 'deleted';
-  /** Bytes of the file after the change; of a deleted file, before the deletion. */
+  /** Size of the file in bytes after the change. For a deleted file, the size before the deletion. */
   size: number;
-  /** Unified diff; null if a side is not text or is too large. */
+  /** The change as a unified diff. null if the old or the new content is not text, or is too large. */
   diff: string | null;
-  /** Parts that `diff` lacks, or the reason for its absence. */
+  /** A remark on missing parts of `diff`, or the reason why there is no diff. */
   note: string;
-  /** Bytes before the change; null if not known. */
+  /** Size of the file in bytes before the change. null if the size is not known. */
   size_before: number | null;
-  /** Lines after the change, counted for small text files, also if the diff is cut. */
+  /** Number of lines after the change, counted for small text files even if the diff is cut. */
   lines: number | null;
-  /** Lines before the change. */
+  /** Number of lines before the change. */
   lines_before: number | null;
 }
 
-/** A consequence of a step, in a few words: a failure, a person's decision, or a file with its lines. */
+/** A consequence of a step, in a few words: a failure, a person's decision, or a changed file. */
 export interface IChip {
   /** The words on the chip. */
   text: string;
@@ -69,7 +69,7 @@ export interface IChip {
   removed?: number;
 }
 
-/** A step in one line: the model's first sentence, its first call, its consequences, its tokens and seconds. */
+/** The summary of a step in one line: the model's first sentence, the first call, consequences, tokens, seconds. */
 export interface IStepLine {
   /** Kind of the first call. */
   tool?: 'bash' | 'edit' | 'submit' | 'other' | 'none';
@@ -81,29 +81,29 @@ export interface IStepLine {
   added?: number;
   /** Lines that the editor removed in the first call. */
   removed?: number;
-  /** Consequences: failures, then decisions, then files. */
+  /** Consequences of the step: first failures, then decisions, then files. */
   chips?: IChip[];
-  /** Tokens and seconds, as shown. */
+  /** Tokens and seconds, as the line shows them. */
   figures?: string;
 }
 
 /** The verdict of a check, as shown in the state of a run. */
 export interface IVerdict {
-  /** `passed`, `failed`: by a command or a function. `score`: a number. `text`: a remark. `error`: not run. */
+  /** `passed`, `failed`: the result of a command or a function. `score`: a function or a scorer returned a number. `text`: a function returned a remark. `error`: the check could not run. */
   outcome: 'passed' | 'failed' | 'score' | 'text' | 'error';
   /** The verdict in a few words, such as `exit 1` or `0.8`. */
   summary: string;
-  /** False if the model's programs could have changed the check, as in the isolation `process`. */
+  /** False if the model's programs could have changed the check, as under the isolation `process`. */
   protected: boolean;
 }
 
-/** A reason to think that the result is wrong, and the step to look at. */
+/** A reason why the result may be wrong, with the step to look at. */
 export interface IDoubt {
-  /** The name of a rule, or of a user's function. */
+  /** Name of the rule or user-defined function that found the doubt. */
   rule: string;
-  /** The step to look at; null if the doubt is about the whole run. */
+  /** The step to look at. null if the doubt is about the whole run. */
   step: number | null;
-  /** The last step, if the doubt is about several. */
+  /** The last step to look at, if the doubt is about several steps. */
   until: number | null;
   /** The reason, in one sentence. */
   text: string;
@@ -123,11 +123,11 @@ export interface IForkedFrom {
   event: string;
 }
 
-/** A message that is sent with another content. */
+/** A message whose content is replaced when the conversation is sent. */
 export interface IShownInstead {
-  /** Index of the message, from 0, in the conversation before the event. */
+  /** Index of the message in the conversation before the event, counted from 0. */
   at: number;
-  /** The content that is sent. */
+  /** The content that is sent instead. */
   content: string;
 }
 
@@ -137,25 +137,25 @@ export type Text = string | IBlob;
 /** First event of a journal. */
 export interface IRunStarted extends IEventBase {
   kind: 'run.started';
-  /** Schema version of the writer. A later version's record is read as far as this version knows its events. */
+  /** Schema version of the package that wrote the record. From a later version's record, this version reads the events that it knows. */
   schema_version: number;
   /** Id of the run. */
   run_id: string;
-  /** The task as the person wrote it. */
+  /** The text of the task that the person wrote. */
   task: string;
   /** Name of the model. */
   model: string;
   /** True if the replies are read from a script. */
   scripted: boolean;
-  /** Model settings, limits, prompt configuration and isolation, as far as they are known; never a key or a secret. */
+  /** Model settings, limits, prompt configuration and isolation, as far as they are known. Keys and secrets are never included. */
   settings: Record<string, unknown>;
-  /** Schemas of the tools, as sent to the model. */
+  /** Schemas of the tools, as they are sent to the model. */
   tools: Record<string, unknown>[];
   /** Names of the input files. */
   inputs: string[];
   /** Versions of this package and of its libraries, by name. */
   versions: Record<string, string>;
-  /** Set if the run began as a fork; the events up to there are copies of the parent's, with the same ids. */
+  /** The parent run, if the run began as a fork. The shared events are copies with the same ids. */
   forked_from: IForkedFrom | null;
 }
 
@@ -164,36 +164,36 @@ export interface ISandboxReady extends IEventBase {
   kind: 'sandbox.ready';
   /** Id of the sandbox. */
   sandbox_id: string;
-  /** The protection of the host, as read back from the engine. */
+  /** The protection of the host that the engine reports. */
   protection: Record<string, unknown>;
   /** Seconds that the sandbox took to start. */
   start_time: number;
-  /** Working directory in the sandbox. */
+  /** The working directory in the sandbox. */
   root: string | null;
 }
 
 /** A system or user message joined the conversation. */
 export interface IMessageAdded extends IEventBase {
   kind: 'message';
-  /** The message exactly as sent to the model. */
+  /** The message, exactly as sent to the model. */
   message: Record<string, unknown>;
 }
 
 /** A request was sent to the model. */
 export interface IModelRequested extends IEventBase {
   kind: 'model.requested';
-  /** Step number, from 1. */
+  /** Step number, counted from 1. */
   step: number;
-  /** Attempt at this step, from 1. */
+  /** Number of the attempt at this step, counted from 1. */
   attempt: number;
   /** Sampling and other model settings of the request. */
   settings: Record<string, unknown>;
 }
 
-/** A piece of a streamed reply. Transient: shown live, not written to the journal. */
+/** A piece of a streamed reply. */
 export interface IModelDelta extends IEventBase {
   kind: 'model.delta';
-  /** Step number, from 1. */
+  /** Step number, counted from 1. */
   step: number;
   /** The next piece of the text. */
   text: string;
@@ -204,100 +204,100 @@ export interface IModelDelta extends IEventBase {
 /** A request to the model failed. */
 export interface IModelFailed extends IEventBase {
   kind: 'model.failed';
-  /** Step number, from 1. */
+  /** Step number, counted from 1. */
   step: number;
-  /** Attempt at this step, from 1. */
+  /** Number of the attempt at this step, counted from 1. */
   attempt: number;
   /** Short name of the failure, such as `rate_limit`. */
   error: string;
   /** The error message. */
   message: string;
-  /** Seconds until the next attempt; null if no further attempt is made. */
+  /** Seconds until the next attempt. null if no further attempt is made. */
   retry_in: number | null;
-  /** Everything learned from the server's refusals so far; empty if this one taught nothing. */
+  /** Everything that was learned from the server's refusals so far. Empty if this refusal taught nothing new. */
   learned: Record<string, unknown>;
 }
 
 /** A whole reply of the model. */
 export interface IModelReplied extends IEventBase {
   kind: 'model.replied';
-  /** Step number, from 1. */
+  /** Step number, counted from 1. */
   step: number;
-  /** The assistant message as sent back in the history. */
+  /** The assistant message that later requests send in the history. */
   message: Record<string, unknown>;
-  /** The reasoning; null if the server returned none. */
+  /** The reasoning of the model. null if the server returned no reasoning. */
   reasoning: string | null;
-  /** Tokens and cost of the reply; null if they are not known. */
+  /** Tokens and cost of the reply. null if they are not known. */
   usage: IUsage | null;
-  /** As the server sent it; `cut_off`: this reply and the next attempt broke off, and the server sent no reason. */
+  /** The reason that the server sent. `cut_off`: the server sent no reason, because this reply and the next attempt broke off. */
   finish_reason: string | null;
-  /** Seconds from the request to the whole reply. */
+  /** Seconds from the request to the end of the reply. */
   model_time: number;
-  /** The server's id of the reply. */
+  /** The id that the server gave the reply. */
   response_id: string | null;
-  /** The server's name of the model. */
+  /** The name that the server gave the model. */
   response_model: string | null;
-  /** Tokens of the model's context, if known. */
+  /** Size of the model's context in tokens. null if the size is not known. */
   context_window: number | null;
   /** `text`: the calls were parsed from the text of the reply. */
   calls_from: 'text' | null;
-  /** The text as received, if calls or reasoning were parsed from it. */
+  /** The received text, if calls or reasoning were parsed from this text. */
   raw_text: string | null;
 }
 
-/** The size of a model's context, learned from its server, for all further requests to this model. */
+/** A model's context size was learned from its server. All further requests to this model use this size. */
 export interface IContextKnown extends IEventBase {
   kind: 'context.known';
   /** Name of the model. */
   model: string;
-  /** Tokens of the model's context. */
+  /** Size of the model's context in tokens. */
   tokens: number;
-  /** `server`: asked. `refusal`: a request was too long. `cut`: the server left messages out silently. */
+  /** `server`: the server was asked. `refusal`: the server refused a request that was too long. `cut`: the server silently left messages out. */
   source: 'server' | 'refusal' | 'cut';
 }
 
 /** Older parts of the conversation are sent in a shorter form from now on. Earlier events keep the whole text. */
 export interface IContextReduced extends IEventBase {
   kind: 'context.reduced';
-  /** The first step with a shorter request. */
+  /** The first step whose request is shorter. */
   step: number;
   /** `mask`: old observations are shortened. `summary`: old messages are replaced by a summary. */
   how: 'mask' | 'summary';
   /** Messages with a new content. */
   shown: IShownInstead[];
-  /** Index of the first removed message, from 0. */
+  /** Index of the first removed message, counted from 0. */
   removed_from: number;
-  /** Index after the last removed message. */
+  /** Index of the first message after the removed messages. */
   removed_to: number;
-  /** Estimated tokens of the conversation before. */
+  /** Estimated tokens of the conversation before the event. */
   tokens_before: number;
-  /** Estimated tokens of the conversation afterwards. */
+  /** Estimated tokens of the conversation after the event. */
   tokens_after: number;
-  /** Tokens of the model's context. */
+  /** Size of the model's context in tokens. */
   limit: number;
-  /** Tokens and cost of the request for a summary. */
+  /** Tokens and cost of the request for the summary, if a summary was made. */
   usage: IUsage | null;
 }
 
 /** A tool call of a reply. */
 export interface ICallProposed extends IEventBase {
   kind: 'call.proposed';
-  /** Step number, from 1. */
+  /** Step number, counted from 1. */
   step: number;
   /** Id of the call. */
   call_id: string;
   /** Name of the tool. */
   tool: string;
-  /** The arguments as the model wrote them. */
+  /** The arguments in the form in which the model wrote them. */
   raw_arguments: string;
-  /** The parsed arguments; null if `raw_arguments` could not be parsed. */
+  /** The parsed arguments. null if `raw_arguments` could not be parsed. */
   arguments: Record<string, unknown> | null;
 }
 
 /** A call begins to execute. Its tool and arguments differ from the proposal if a person edited the call. */
 export interface ICallStarted extends IEventBase {
   kind: 'call.started';
-  /** Step number, from 1. */
+  /** Step number, counted from 1. */
   step: number;
   /** Id of the call. */
   call_id: string;
@@ -307,7 +307,7 @@ export interface ICallStarted extends IEventBase {
   arguments: Record<string, unknown>;
 }
 
-/** Live output of a command. Transient. */
+/** A piece of a command's live output. */
 export interface ICallOutput extends IEventBase {
   kind: 'call.output';
   /** Id of the call. */
@@ -321,57 +321,56 @@ export interface ICallOutput extends IEventBase {
 /** The result of a tool call. Every call has exactly one. */
 export interface ICallFinished extends IEventBase {
   kind: 'call.finished';
-  /** Step number, from 1. */
+  /** Step number, counted from 1. */
   step: number;
   /** Id of the call. */
   call_id: string;
-  /** The text shown to the model: `before`, the result, `after`. */
+  /** The text that is shown to the model: `before`, the result, and `after`. */
   observation: string;
-  /** Text before the result: a notice that a person changed the call. */
+  /** Text before the result, which says that a person changed the call. */
   before: string;
-  /** Text after the result: the remaining steps, and advice. */
+  /** Text after the result, with the number of remaining steps and advice. */
   after: string;
-  /** Short name of a fault of the call itself (`bad_arguments`, `interrupted`, ...). */
+  /** Short name of a fault of the call itself, such as `bad_arguments` or `interrupted`. */
   error: string | null;
-  /** Exit code of the command; null for other tools, or for a killed command. */
+  /** Exit code of the command. null for a killed command, and for calls of other tools. */
   exit_code: number | null;
   /** True if the command was killed at its timeout. */
   timed_out: boolean;
-  /** Output of the command. */
+  /** The command's standard output. */
   stdout: Text;
-  /** Errors of the command. */
+  /** The command's standard error. */
   stderr: Text;
-  /** Output of background jobs since the call before. */
+  /** Output of background jobs since the preceding call. */
   background: Text;
-  /** Result of a call of an MCP server as the server sent it, as JSON; empty for other calls. */
+  /** The JSON result that an MCP server sent. Empty for calls of other tools. */
   raw_result: Text;
   /** True if output was left out because of its size. */
   truncated: boolean;
-  /** Seconds. */
+  /** Duration of the call in seconds. */
   duration: number;
-  /** A sentence about the shell, such as a restart. */
+  /** A sentence about an event in the shell, such as its restart. */
   notice: string;
   /** Changed files. */
   changes: IFileDiff[];
-  /** Reason why `changes` may lack some; empty if complete. */
+  /** Reason why `changes` may lack some files. Empty if the list is complete. */
   changes_incomplete: string;
 }
 
-/** The summary of a step, written after the step has ended; a later summary of the same step replaces it. */
+/** The summary of a step, written after the step has ended. A later summary of the step replaces an earlier one. */
 export interface IStepFacts extends IEventBase {
   kind: 'step.facts';
-  /** Step number, from 1. */
+  /** Step number, counted from 1. */
   step: number;
-  /** The step in one line. */
+  /** The summary of the step in one line. */
   line: IStepLine;
 }
 
-/** Doubts about a call, or with `final` all doubts about the run, the worst first, replacing the others. */
+/** Doubts about a call. If `final` is True, all doubts about the run, worst first, which replace earlier doubts. */
 export interface IDoubtsFound extends IEventBase {
   kind: 'doubts';
-  /** The doubts. */
   doubts: IDoubt[];
-  /** True if these are all doubts about the whole run. */
+  /** True if `doubts` are all doubts about the whole run. */
   final: boolean;
 }
 
@@ -384,22 +383,22 @@ export interface IArtifactSaved extends IEventBase {
   path: string;
   /** Media type. */
   mime: string;
-  /** Bytes. */
+  /** Size in bytes. */
   size: number;
   /** SHA-256 of the content, as hexadecimal digits. */
   sha256: string;
-  /** Reason why the file shows nothing, if its content was checked: a picture of one colour, silence, no text. */
+  /** Reason why the file shows nothing, such as a picture of one colour, silence or no text. Empty if the file shows something or its content was not checked. */
   blank: string;
 }
 
 /** A file in the output folder was not copied. */
 export interface IArtifactSkipped extends IEventBase {
   kind: 'artifact.skipped';
-  /** A sentence with the file and the reason. */
+  /** A sentence that names the file and the reason. */
   reason: string;
 }
 
-/** A file that had been copied to `files/` is gone from the output folder, so the copy is gone too. */
+/** A file that had been copied to `files/` is gone from the output folder, so its copy was removed too. */
 export interface IArtifactRemoved extends IEventBase {
   kind: 'artifact.removed';
   /** The step after which the file was gone. */
@@ -419,27 +418,27 @@ export interface IConnectionMade extends IEventBase {
   host: string;
   /** Port of the host. */
   port: number;
-  /** `refused`: by the list. `failed`: the server does not answer, or one side broke off. */
+  /** `refused`: the list does not allow the host. `failed`: the host did not answer, or one side broke off. */
   decision: 'allowed' | 'refused' | 'failed';
-  /** Reason of a refusal or a failure. */
+  /** Reason of the refusal or the failure. */
   reason: string;
   /** The entry of the list that allowed the connection. */
   rule: string;
   /** IP address of the host. */
   address: string;
-  /** Names of the secrets that were inserted; never a value. */
+  /** Names, never values, of the secrets that were inserted into the connection. */
   secrets: string[];
   /** Bytes sent to the host. */
   sent: number;
   /** Bytes received from the host. */
   received: number;
-  /** Seconds. */
+  /** Duration of the connection in seconds. */
   duration: number;
-  /** Number of further connections of the step without an event. */
+  /** Number of further connections in the step that have no event of their own. */
   more: number;
 }
 
-/** A note for the reader that changed nothing: a warning of the loop, a limit that is near. */
+/** A note for the reader, such as a warning or a limit that is near. A note does not affect the run. */
 export interface INoted extends IEventBase {
   kind: 'note';
   /** The note. */
@@ -451,104 +450,104 @@ export interface IControlled extends IEventBase {
   kind: 'control';
   /** The decision. */
   action: 'pause' | 'paused' | 'resume' | 'step' | 'say' | 'stop';
-  /** Text for the model, with `say`. */
+  /** Text for the model, if the action is `say`. */
   text: string | null;
-  /** Origin of the decision, such as `browser`. */
+  /** The place where the decision was made, such as `browser`. */
   source: string;
 }
 
-/** The run waits for a person: before a call is executed, or before its observation is shown to the model. */
+/** The run waits for a person before a call is executed, or before its observation is shown to the model. */
 export interface ICallHeld extends IEventBase {
   kind: 'call.held';
-  /** Step number, from 1. */
+  /** Step number, counted from 1. */
   step: number;
   /** Id of the call. */
   call_id: string;
   /** `call`: before the call is executed. `observation`: before the model sees its observation. */
   at: 'call' | 'observation';
-  /** Kind of rule that holds the call. */
+  /** Kind of the rule that holds the call. */
   reason: 'step' | 'breakpoint' | 'approval' | 'pause';
   /** The reason in words, such as the breakpoint that matched. */
   text: string;
-  /** Hosts refused to the call by the allow-list, as HOST:PORT, so that a person can allow them. */
+  /** Hosts, as HOST:PORT, that the allow-list refused to the call. A person can allow these hosts. */
   hosts: string[];
 }
 
-/** A person's decision on a held call; the call was proposed in `call.proposed`. */
+/** A person's decision on a held call. `call.proposed` has the call that the model proposed. */
 export interface ICallDecided extends IEventBase {
   kind: 'call.decided';
-  /** Step number, from 1. */
+  /** Step number, counted from 1. */
   step: number;
   /** Id of the call. */
   call_id: string;
-  /** `run`: as proposed. `edit`: `tool` and `arguments` instead. `skip`: not executed, the person wrote the result that follows. `observe`: already executed, the model is shown `observation` in place of `original`. */
+  /** `run`: the call is executed as proposed. `edit`: `tool` and `arguments` are executed instead. `skip`: the call is not executed, and the person wrote the result that follows. `observe`: the call has been executed, and the model is shown `observation` instead of `original`. */
   action: 'run' | 'edit' | 'skip' | 'observe';
-  /** Name of the tool to execute, with `edit`. */
+  /** Name of the tool to execute, if the action is `edit`. */
   tool: string | null;
-  /** Arguments to execute, with `edit`. */
+  /** Arguments to execute the tool with, if the action is `edit`. */
   arguments: Record<string, unknown> | null;
-  /** Text shown to the model, with `observe`. */
+  /** Text that is shown to the model, if the action is `observe`. */
   observation: string | null;
-  /** Text after the person's text in `observation`, as in `call.finished`. */
+  /** The end of `observation`, after the person's text, as in `call.finished`. */
   after: string;
-  /** The replaced observation, with `observe`. */
+  /** The replaced observation, if the action is `observe`. */
   original: Text | null;
-  /** Origin of the decision, such as `browser`. */
+  /** The place where the decision was made, such as `browser`. */
   source: string;
 }
 
 /** The model, sampling settings, limits, pause rules or allowed hosts change for the rest of the run. */
 export interface ISettingsChanged extends IEventBase {
   kind: 'settings.changed';
-  /** Name of the new model; null if unchanged. */
+  /** Name of the new model. null if the model is unchanged. */
   model: string | null;
   /** Changed model settings. */
   settings: Record<string, unknown>;
-  /** Changed limits: steps, tokens, US dollars, seconds. */
+  /** Changed limits on steps, tokens, US dollars or seconds. */
   limits: Record<string, unknown>;
-  /** `breakpoints`: list of expressions; `approve`: ask, edits or auto. */
+  /** Changed pause rules. `breakpoints`: list of expressions. `approve`: ask, edits or auto. */
   halts: Record<string, unknown>;
-  /** `allow`: further hosts that the sandbox may reach; `allow_once`: hosts that allow one connection each. */
+  /** `allow`: further hosts that the sandbox may reach. `allow_once`: hosts that the sandbox may connect to once. */
   network: Record<string, unknown>;
-  /** Origin of the change, such as `browser`. */
+  /** The place where the change was made, such as `browser`. */
   source: string;
 }
 
-/** The sandbox's files after a step are stored. */
+/** The sandbox's files were stored after a step. */
 export interface ICheckpointed extends IEventBase {
   kind: 'checkpoint';
-  /** Step number; null or 0 before the first call. */
+  /** Step number. null or 0 if the files were stored before the first call. */
   step: number | null;
   /** Id of the checkpoint. */
   checkpoint: string;
-  /** Number of paths changed since the checkpoint before. */
+  /** Number of paths that changed since the preceding checkpoint. */
   files: number;
   /** Bytes that were newly stored. */
   size: number;
-  /** Seconds. */
+  /** Seconds that the checkpoint took. */
   duration: number;
-  /** Reason why files may be missing; empty if complete. */
+  /** Reason why files may be missing. Empty if the checkpoint is complete. */
   incomplete: string;
-  /** True if a person, a program or another run made all changes since the checkpoint before, and no step did. */
+  /** True if no step made the changes since the preceding checkpoint, but a person, a program or another run did. */
   by_others: boolean;
-  /** The tasks of the runs that have used the sandbox since then; only with `by_others`. */
+  /** Tasks of the other runs that have used the sandbox since the preceding checkpoint, if `by_others` is True. */
   other_runs: string[];
 }
 
-/** A rewind begins. Without the `rewound` that follows, the rewind did not happen. */
+/** A rewind begins. If no `rewound` event follows, the rewind did not happen. */
 export interface IRewindStarted extends IEventBase {
   kind: 'rewind.started';
   /** Id of the event that HEAD moves to. */
   to: string;
-  /** Number of the step at whose end HEAD will be; 0 before the first. */
+  /** Number of the step at whose end HEAD will be. 0 stands for the time before the first step. */
   step: number;
-  /** Parts that are rewound. */
+  /** The parts of the run that are rewound. */
   what: 'both' | 'files' | 'conversation';
   /** The checkpoint that is restored. */
   target: string | null;
-  /** The checkpoint made before the rewind, which `undo` restores. */
+  /** The checkpoint that was made before the rewind. `undo` restores this checkpoint. */
   safety: string | null;
-  /** Tasks of the runs that have used the sandbox since this run's newest checkpoint. */
+  /** Tasks of the other runs that have used the sandbox since this run's newest checkpoint. */
   other_runs: string[];
 }
 
@@ -557,44 +556,44 @@ export interface IRewound extends IEventBase {
   kind: 'rewound';
   /** Id of the event that HEAD moved to. */
   to: string;
-  /** Number of the step at whose end HEAD is; 0 before the first. */
+  /** Number of the step at whose end HEAD is. 0 stands for the time before the first step. */
   step: number;
-  /** Parts that were rewound. */
+  /** The parts of the run that were rewound. */
   what: 'both' | 'files' | 'conversation';
   /** The checkpoint that was restored. */
   target: string | null;
-  /** The checkpoint made before the rewind, which `undo` restores. */
+  /** The checkpoint that was made before the rewind. `undo` restores this checkpoint. */
   safety: string | null;
   /** Id of the rewind that this one undoes. */
   undo_of: string | null;
-  /** Number of paths that were restored; 0 if the run had no sandbox: the files are restored later. */
+  /** Number of paths that were restored. 0 if the run had no sandbox, so that the files are restored later. */
   restored: number;
 }
 
-/** Another run began from here. */
+/** Another run was forked from this one. */
 export interface IForked extends IEventBase {
   kind: 'forked';
   /** Id of the new run. */
   run_id: string;
-  /** Name of the new run's folder, in the same parent folder as this run's. */
+  /** Name of the new run's folder, which is in the same parent folder as this run's folder. */
   folder: string;
   /** Number of the last shared step. */
   step: number;
-  /** The checkpoint that the new run began with. */
+  /** The checkpoint with the files that the new run began with. */
   checkpoint: string | null;
 }
 
 /** A run that had ended, or was killed, resumes. */
 export interface IContinued extends IEventBase {
   kind: 'continued';
-  /** Origin of the request to resume, such as `browser`. */
+  /** The place where a person asked to resume the run, such as `browser`. */
   source: string;
 }
 
 /** A check of the result begins. */
 export interface ICheckStarted extends IEventBase {
   kind: 'check.started';
-  /** Number of the check since the run began or was resumed, from 1. */
+  /** Number of the check, counted from 1 since the run began or was resumed. */
   number: number;
   /** The command, or the name of the function. */
   what: string;
@@ -603,7 +602,7 @@ export interface ICheckStarted extends IEventBase {
 /** A check of the result has ended. A check after the end of the run is the score of a benchmark. */
 export interface IChecked extends IEventBase {
   kind: 'checked';
-  /** Number of the check since the run began or was resumed, from 1. */
+  /** Number of the check, counted from 1 since the run began or was resumed. */
   number: number;
   /** The command, or the name of the function. */
   what: string;
@@ -615,22 +614,22 @@ export interface IChecked extends IEventBase {
   exit_code: number | null;
   /** True if the check was killed at its timeout. */
   timed_out: boolean;
-  /** Seconds. */
+  /** Duration of the check in seconds. */
   duration: number;
-  /** Both streams of the command together, or the reason why the function failed. */
+  /** Standard output and standard error of the command together, or the reason why the function failed. */
   output: Text;
-  /** A sentence for each of the model's files that the check did not get. */
+  /** A sentence for each of the model's files that was not passed to the check. */
   left_out: string[];
 }
 
-/** The reward of a rollout in training, recorded after the end of the run and of all other runs of the group. */
+/** The reward of a rollout in training, recorded after all runs of the group have ended. */
 export interface IRewarded extends IEventBase {
   kind: 'rewarded';
   /** Number of the training step. */
   training_step: number;
   /** The row of the data set on which the runs of the group worked. */
   group: string;
-  /** null if the run could not be scored and is left out of the training. */
+  /** The reward. null if the run could not be scored, so that the training leaves the run out. */
   reward: number | null;
   /** Advantage over the other runs of the group. */
   advantage: number | null;
@@ -638,24 +637,22 @@ export interface IRewarded extends IEventBase {
   detail: string;
 }
 
-/** The end of a run. Only a score, a reward, or the event of a resume may follow. */
+/** The end of a run. Only a score, a reward, or an event of a resume can follow. */
 export interface IRunFinished extends IEventBase {
   kind: 'run.finished';
-  /** Reason of the end. */
   stop_reason: string;
   /** The final answer. */
   answer: string | null;
-  /** The error message, if an error ended the run. */
+  /** Message of the error that ended the run. */
   error: string | null;
   /** Tokens and cost of the run. */
   usage: IUsage;
-  /** Number of steps. */
   steps: number;
-  /** Seconds. */
+  /** Duration of the run in seconds, without pauses. */
   wall_time: number;
   /** True if the model submitted without a saved file and without an answer, in spite of a reminder. */
   without_answer: boolean;
-  /** The verdict on this end; null if nothing was checked. */
+  /** The verdict on the result of the run. null if the result was not checked. */
   check: IVerdict | null;
 }
 
