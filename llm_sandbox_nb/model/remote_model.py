@@ -121,7 +121,8 @@ class RemoteModel:
     async def check(self) -> None:
         """Check that the provider is known and has a key.
 
-        A well-known provider with a key, or Anthropic without one, needs no import of LiteLLM, which would need seconds.
+        A well-known provider with a key, or Anthropic without one, needs no import of LiteLLM, which would need
+        seconds.
 
         Raises:
             ModelError: if the provider is unknown, or has no key.
