@@ -16,7 +16,6 @@ import os
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +160,11 @@ def over_stdio(options: argparse.Namespace) -> None:
 
 
 def over_http(options: argparse.Namespace) -> None:
+    from http.server import (
+        BaseHTTPRequestHandler,
+        ThreadingHTTPServer,
+    )  # as slow as all other imports together
+
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

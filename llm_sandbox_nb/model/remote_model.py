@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import math
+import os
 import sys
 import time
 from collections import OrderedDict
@@ -120,13 +121,21 @@ class RemoteModel:
     async def check(self) -> None:
         """Check that the provider is known and has a key.
 
-        A well-known provider with a key is accepted without importing LiteLLM, because the import needs seconds.
+        A well-known provider with a key, and Anthropic without a key, are checked without importing LiteLLM, because the
+        import needs seconds.
 
         Raises:
             ModelError: if the provider is unknown, or has no key.
         """
-        if self._access.api_base or self._access.has_known_key(self.name.partition("/")[0]):
+        provider, slash, _ = self.name.partition("/")
+        if self._access.api_base or self._access.has_known_key(provider):
             return
+        # Only a program that has imported LiteLLM can have set a key there.
+        if slash and provider == "anthropic" and "litellm" not in sys.modules:
+            if os.environ.get("ANTHROPIC_AUTH_TOKEN"):
+                return
+            target = self._access.target(Route(self.name, provider, False), self.name, ("ANTHROPIC_API_KEY",))
+            raise ModelError(f"No API key: {target.key_help}.", kind="authentication")
         road = await self._road()
         road.check_key(road.target(self.name, answered=False))
 

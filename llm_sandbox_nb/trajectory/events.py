@@ -47,7 +47,10 @@ def new_id() -> str:
 class EventModel(BaseModel):
     """A part of an event. Fields that this version does not know are preserved."""
 
-    model_config = ConfigDict(extra="allow", ser_json_bytes="base64", val_json_bytes="base64")
+    # A process uses few of the kinds: what pydantic makes of each is made on its first use.
+    model_config = ConfigDict(
+        extra="allow", ser_json_bytes="base64", val_json_bytes="base64", defer_build=True
+    )
 
 
 class EventBase(EventModel):
@@ -872,7 +875,7 @@ def _tag(value: Any) -> str:
 
 _TAGGED = (Annotated[cls, Tag(kind)] for kind, cls in {**_KINDS, "unknown": UnknownEvent}.items())
 _UNION: Any = Annotated[Union[tuple(_TAGGED)], Discriminator(_tag)]  # noqa: UP007
-_ADAPTER: TypeAdapter[Event] = TypeAdapter(_UNION)
+_ADAPTER: TypeAdapter[Event] = TypeAdapter(_UNION, config=ConfigDict(defer_build=True))
 
 
 def parse_event(line: str | bytes) -> Event:

@@ -1,7 +1,6 @@
 """The command line as a person starts it: in its own process, an empty folder, a clean environment.
 
-`CommandLine.__call__` forks its process from one that has imported LiteLLM, which takes seconds; `fresh` starts a new
-interpreter.
+`CommandLine.__call__` forks its process from one that has imported the package; `fresh` starts a new interpreter.
 """
 
 from __future__ import annotations
@@ -30,9 +29,10 @@ _KEPT = ("PATH", "DOCKER_HOST", "LANG", "TMPDIR", "XDG_RUNTIME_DIR")
 ROOT = str(Path(__file__).parents[2])
 _FORKER = """
 import gc, json, os, runpy, signal, sys
-import llm_sandbox_nb.cli.run_command, llm_sandbox_nb.runs.solve
-from llm_sandbox_nb.model.litellm_model import backend
-backend()
+import llm_sandbox_nb.cli.parser, llm_sandbox_nb.cli.resume_command, llm_sandbox_nb.runs.solve
+import llm_sandbox_nb.sandbox.process
+from llm_sandbox_nb.sandbox.bootstrap import executor_source
+executor_source()
 gc.freeze()
 print("ready", flush=True)
 for line in sys.stdin:
@@ -167,7 +167,7 @@ class CommandLine:
     def __call__(
         self, *words: str, timeout: float = 280, stdin: str | None = None, **environment: str
     ) -> Done:
-        """Run a command to its end, in a process that has imported LiteLLM already."""
+        """Run a command to its end, in a process that has imported the package already."""
         known = _warm.pids() | child_pids()
         return self.finish(self.start_warm(*words, stdin=stdin, **environment), known, timeout)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,7 +230,8 @@ def test_the_same_check_passes_a_right_answer_and_says_where_it_can_be_tampered_
 
 def test_in_process_a_program_that_the_model_left_changes_the_check(tmp_path: Path) -> None:
     leave = (
-        "(exec >/dev/null 2>&1 </dev/null; while :; do for one in /tmp/llm-sandbox-*/check/expected.txt; do "
+        "(exec >/dev/null 2>&1 </dev/null; while :; do "
+        f"for one in {tempfile.gettempdir()}/llm-sandbox-*/check/expected.txt; do "
         "echo 41 > $one~ && mv $one~ $one; done; sleep 0.02; done) &"
     )
 

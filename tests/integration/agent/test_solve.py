@@ -33,7 +33,6 @@ from support import eventually, own_mark, processes_with, run, until
 from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.model.contract import ModelError, ModelSettings
-from llm_sandbox_nb.model.litellm_model import backend
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
@@ -41,12 +40,6 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import load_bytes
 
 QUICK = RetryPolicy(attempts=3, first_wait=0.01)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _litellm() -> None:
-    """Imported before the first test that has a time limit: on a busy machine this takes long."""
-    backend()
 
 
 def test_the_quick_start(tmp_path: Path, isolation: str) -> None:

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from cli_process import CommandLine, open_command_line
 
-from llm_sandbox_nb.model.litellm_model import backend
-
 
 @pytest.fixture
 def command_line(tmp_path: Path) -> Iterator[CommandLine]:
@@ -19,8 +17,7 @@ def command_line(tmp_path: Path) -> Iterator[CommandLine]:
 
 @pytest.fixture
 def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An empty folder and no key, address or proxy of this machine, for `main` in this process with LiteLLM loaded."""
-    backend()
+    """An empty folder and no key, address or proxy of this machine, for `main` in this process."""
     for name in list(os.environ):
         if name.endswith(("_API_KEY", "_BASE_URL", "_API_BASE")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)

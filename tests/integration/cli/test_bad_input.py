@@ -16,7 +16,6 @@ QUERY = ("--query", "Hello", "--isolation", "process")
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--llm_name", "nosuchprovider/model"), 3, "nosuchprovider"),
         (("--llm_name", "scripted/nosuchscript"), 3, "nosuchscript"),
         (("--llm_name", "openai/gpt-5"), 3, "OPENAI_API_KEY"),
         (("--llm_name", "anthropic/claude-sonnet-4-5"), 3, "ANTHROPIC_API_KEY"),
@@ -24,7 +23,7 @@ QUERY = ("--query", "Hello", "--isolation", "process")
         (("--llm_name", "your-model", "--llm_base_url", "not a url"), 3, "not a url"),
         ((), 2, "no model"),
     ],
-    ids=["provider", "script", "openai-key", "anthropic-key", "unreachable", "no-url", "no-model"],
+    ids=["script", "openai-key", "anthropic-key", "unreachable", "no-url", "no-model"],
 )
 def test_a_model_that_cannot_be_asked(
     command_line: CommandLine, words: tuple[str, ...], code: int, said: str

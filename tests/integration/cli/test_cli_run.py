@@ -39,12 +39,14 @@ def script(folder: Path, *commands: str) -> str:
 
 
 def test_the_quick_start(command_line: CommandLine, tmp_path: Path, some_isolation: str) -> None:
-    """In a new interpreter, as a person starts it."""
-    done = command_line.fresh(
-        "run", "--query", QUESTION, "--llm_name", "scripted/strawberry", "--isolation", some_isolation
-    )
-    assert (done.code, done.err) == (0, "")
-    assert done.left == []
+    """In a new interpreter, as a person starts it, which imports only what it needs."""
+    words = ("run", "--query", QUESTION, "--llm_name", "scripted/strawberry", "--isolation", some_isolation)
+    done = command_line.fresh(*words, PYTHONPROFILEIMPORTTIME="1")
+    imports = [line for line in done.err.splitlines() if line.startswith("import time:")]
+    assert (done.code, done.err.splitlines(), done.left) == (0, imports, [])
+    imported = {line.rpartition("|")[2].strip() for line in imports}
+    assert "httpx" in imported
+    assert not imported & {"litellm", "openai", "mcp", "pandas", "rich", "click", "pygments", "IPython"}
     after(done.out, "Task ", QUESTION, "scripted", "Step 1", "count.py", "3 r's in", "Submitted, not checked · ",
           "Answer", "There are 3", "Files", "answer.txt")  # fmt: skip
     assert done.out.count(f"Isolation  {some_isolation}") == 1

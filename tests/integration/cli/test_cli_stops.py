@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import shlex
 import subprocess
 import time
 from collections.abc import Iterator
@@ -33,9 +32,8 @@ def command_line(tmp_path: Path) -> Iterator[CommandLine]:
 
 
 def test_a_pipe_can_answer(command_line: CommandLine) -> None:
-    answers = "wat\\nedit command='echo kept > note.txt'\\nstep\\nstep\\nobserve It says: kept.\\ncontinue\\n"
-    words = shlex.join(command_line.words(*RUN, "--step"))
-    done = command_line.program("bash", "-c", f"printf {shlex.quote(answers)} | {words}")
+    answers = "wat\nedit command='echo kept > note.txt'\nstep\nstep\nobserve It says: kept.\ncontinue\n"
+    done = command_line(*RUN, "--step", stdin=answers)
     assert (done.code, done.err, done.left) == (0, "", [])
     for shown in (
         "Run this command?",
@@ -127,9 +125,7 @@ def test_the_question_is_the_last_thing_on_the_terminal(command_line: CommandLin
     """The sandbox becomes ready after the model's first reply: what that prints stands above the question."""
     script = command_line.folder / "script.yaml"
     script.write_text(SCRIPT)
-    answers = "n Leave it.\ny\nall\n"
-    words = shlex.join(command_line.words(*RUN, "--approve", "ask"))
-    done = command_line.program("bash", "-c", f"printf {shlex.quote(answers)} | {words}")
+    done = command_line(*RUN, "--approve", "ask", stdin="n Leave it.\ny\nall\n")
     assert (done.code, done.err, done.left) == (0, "", [])
     shown = [
         "Isolation  process",

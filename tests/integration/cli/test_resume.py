@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import yaml
 from answering_server import Answer, AnsweringServer
-from cli_process import CommandLine, Done, open_command_line
+from cli_process import CommandLine, Done
 from scripted_faults import UNAUTHORIZED
 from scripted_server import ScriptedServer
 from support import own_mark
@@ -19,11 +17,6 @@ from llm_sandbox_nb.runs.recorded_spec import recorded_spec
 from llm_sandbox_nb.runs.run import Run
 
 PROCESS = ("--isolation", "process")
-
-
-@pytest.fixture
-def command_line(tmp_path: Path) -> Iterator[CommandLine]:
-    yield from open_command_line(tmp_path)
 
 
 def turns(*commands: str) -> str:

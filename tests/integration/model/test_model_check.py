@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 import support
 
 from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.model import remote_model
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -23,14 +25,26 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "message", "imports"),
     [
-        ("openai/gpt-5", "No API key: set OPENAI_API_KEY"),
-        ("anthropic/claude-sonnet-4-5", "No API key: set ANTHROPIC_API_KEY"),
-        ("opnai/gpt-5", "opnai"),
+        ("openai/gpt-5", "No API key: set OPENAI_API_KEY", 0),
+        ("anthropic/claude-sonnet-4-5", "No API key: set ANTHROPIC_API_KEY", 0),
+        ("opnai/gpt-5", "opnai", 1),
     ],
 )
-def test_a_missing_key_or_provider_starts_nothing(model: str, said: str, tmp_path: Path) -> None:
+def test_a_missing_key_or_provider_starts_nothing(
+    model: str, message: str, imports: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LiteLLM, whose import takes seconds, is imported only for a provider that nothing else knows."""
+    monkeypatch.delitem(sys.modules, "litellm", raising=False)
+    imported: list[object] = []
+
+    async def loaded() -> object:
+        imported.append(await load())
+        return imported[-1]
+
+    load = remote_model.loaded
+    monkeypatch.setattr(remote_model, "loaded", loaded)
     opened: list[str] = []
 
     async def open_box() -> Sandbox:
@@ -44,8 +58,9 @@ def test_a_missing_key_or_provider_starts_nothing(model: str, said: str, tmp_pat
         finally:
             opening.close()
 
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=message):
         support.run(attempt())
+    assert len(imported) == imports
     assert not opened
     assert not list(tmp_path.iterdir()), "nor a folder"
 

@@ -82,22 +82,6 @@ def test_a_scripted_model_opens_no_socket() -> None:
     assert watched(_ASK, SCRIPTED)["seen"] == []
 
 
-def test_only_the_models_server_is_reached_and_no_dotenv_file_is_read(tmp_path: Path) -> None:
-    """Such a file could send a key to another address."""
-    with contextlib.ExitStack() as servers:
-        asked = []
-        for name in NAMES:
-            server = servers.enter_context(ScriptedServer("strawberry", usage="llama" not in name.lower()))
-            asked.append((name, server.root if name.startswith("anthropic") else server.url, "key"))
-        found = watched(IN_A_NOTEBOOK + _ASK, json.dumps(asked), folder=with_dotenv_file(tmp_path))
-    assert found["canary"] is None
-    seen = found["seen"]
-    ports = [base.split(":")[2].removesuffix("/v1") for _, base, _ in asked]
-    expected = {f"('127.0.0.1', {port})" for port in ports}
-    assert isinstance(seen, list)
-    assert expected <= set(seen) <= expected | {"lookup of 127.0.0.1"}
-
-
 @pytest.mark.campaign
 def test_the_watch_sees_what_importing_litellm_alone_does() -> None:
     """The canary: without our settings its import goes to the network for a table of prices."""
@@ -119,7 +103,7 @@ async def after_litellm():
     return await open_sandbox("process")
 async def main():
     first = "litellm" in sys.modules
-    made = await solve("Go.", model="anthropic/claude-sonnet-4-5", api_base=sys.argv[1], api_key="key",
+    made = await solve("Go.", model="anthropic/claude-sonnet-4-5", api_base=sys.argv[2], api_key="key",
                        sandbox=after_litellm(), isolation="process", limits={"steps": 1})
     await made.context.box.close()
     assert (first, made.stop_reason) == (False, "steps"), (first, made.stop_reason, made.error)
@@ -127,11 +111,22 @@ asyncio.run(main())
 """
 
 
-def test_litellm_is_imported_while_the_sandbox_starts(tmp_path: Path) -> None:
-    with ScriptedServer("strawberry") as server:
-        seen = watched(_SOLVE, server.root, folder=tmp_path)["seen"]
+def test_only_the_models_server_is_reached_and_no_dotenv_file_is_read(tmp_path: Path) -> None:
+    """Such a file could send a key to another address. LiteLLM is imported while the sandbox of a first run starts."""
+    with contextlib.ExitStack() as servers:
+        asked = []
+        for name in NAMES:
+            server = servers.enter_context(ScriptedServer("strawberry", usage="llama" not in name.lower()))
+            asked.append((name, server.root if name.startswith("anthropic") else server.url, "key"))
+        first = servers.enter_context(ScriptedServer("strawberry"))
+        folder = with_dotenv_file(tmp_path)
+        found = watched(IN_A_NOTEBOOK + _SOLVE + _ASK, json.dumps(asked), first.root, folder=folder)
+    assert found["canary"] is None
+    seen = found["seen"]
+    ports = [base.split(":")[2].removesuffix("/v1") for _, base, _ in [*asked, ("", first.root, "")]]
+    expected = {f"('127.0.0.1', {port})" for port in ports}
     assert isinstance(seen, list)
-    assert any(server.root.rpartition(":")[2] in peer for peer in seen), "the model was asked"
+    assert expected <= set(seen) <= expected | {"lookup of 127.0.0.1"}
 
 
 @pytest.mark.campaign

@@ -36,9 +36,11 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+PARSER, _ = make_parser()
+
+
 def flags(*words: str) -> dict[str, object]:
-    parser, _ = make_parser()
-    return vars(parser.parse_args(["run", *words]))
+    return vars(PARSER.parse_args(["run", *words]))
 
 
 def test_every_flag_of_the_seed_is_taken_with_either_dash() -> None:
@@ -163,10 +165,7 @@ def test_a_bad_value_names_its_flag(name: str, value: str) -> None:
 
 
 def test_options_have_the_names_of_a_cell_too(tmp_path: Path) -> None:
-    parsed = make_parser()[0].parse_args(
-        ["run", "--model", "m", "--steps=3", "--image", "i", "--api-base", "b"]
-    )
-    values = resolve(vars(parsed), {})
+    values = resolve(flags("--model", "m", "--steps=3", "--image", "i", "--api-base", "b"), {})
     assert (values["model"], values["steps"], values["image"], values["api_base"]) == (
         "m", 3, "i", "b",
     )  # fmt: skip

@@ -59,6 +59,16 @@ def test_nothing_heavy_no_socket_no_thread(watched: str, before: str, others: se
     assert seen["threads"] == 0
 
 
+def test_the_validators_of_events_are_built_on_first_use() -> None:
+    code = (
+        "from llm_sandbox_nb.trajectory import events as ev\n"
+        "ev.dump_event(ev.Noted(text='x'))\n"
+        "print([kind for kind, cls in ev._KINDS.items() if cls.__pydantic_complete__], ev._ADAPTER.pydantic_complete)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "['note'] False\n"
+
+
 def test_the_watch_sees_sockets_and_threads() -> None:
     wait = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
     seen = watch(f"import socket, threading; socket.socket(); {wait}")
