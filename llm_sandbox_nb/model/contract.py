@@ -55,7 +55,7 @@ class Reply:
 class ModelError(LLMSandboxError):
     """Error of a model that cannot be asked, or of a failed request to the model.
 
-    `kind` names the cause. `retryable` is True if a retry may help. For example,
+    `kind` names the cause. `retryable` is True if a retry may help. For example, the call
     `solve(task, model="scripted/missing")` raises this error, because this script does not exist.
     """
 
