@@ -104,7 +104,8 @@ async def test_forks_at_once_read_each_piece_of_content_once(
     forks = await asyncio.gather(*(box.fork(point) for _ in range(4)))
     monkeypatch.undo()
     # The last fork may still read when the others have ended; then it reads for itself.
-    assert len(reads) <= 2 * len(set(reads)) == 60
+    assert 30 <= len(set(reads)) <= 31  # of 30 files and, in Docker, the shell
+    assert len(reads) <= 2 * len(set(reads))
     for fork in forks:
         assert (await fork.run("cat $(seq 30) | sha256sum")).stdout == expected
         await fork.close()

@@ -37,6 +37,7 @@ from llm_sandbox_nb.sandbox.history.store import (
 from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.channel import ExecutorConnection
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
+from llm_sandbox_nb.windows import is_windows
 
 CHECKPOINT_TIMEOUT = 180.0
 SCAN_SECONDS = 120.0
@@ -400,6 +401,8 @@ async def finish_anyway(work: Awaitable[_T]) -> _T:
 
 def remove_stale() -> None:
     """Remove temporary histories of this user whose process was killed."""
+    if is_windows():
+        return
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             info = folder.lstat()

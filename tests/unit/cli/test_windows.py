@@ -53,8 +53,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def on_windows(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, TESTS / "like_windows.py", *words]
-    return subprocess.run([*map(str, command)], cwd=folder, capture_output=True, text=True, timeout=300)
+    """Run a program as on Windows, where a killed process of this package has left a history."""
+    temporary = folder / "temporary"
+    (temporary / "llm-sandbox-history-left").mkdir(parents=True)
+    command = [*map(str, [sys.executable, TESTS / "like_windows.py", *words])]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
 READ = {
