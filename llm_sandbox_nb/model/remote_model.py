@@ -121,8 +121,8 @@ class RemoteModel:
     async def check(self) -> None:
         """Check that the provider is known and has a key.
 
-        A well-known provider with a key, and Anthropic without a key, are checked without importing LiteLLM, because the
-        import needs seconds.
+        A well-known provider with a key, and Anthropic without a key, are checked without importing LiteLLM, because
+        the import needs seconds.
 
         Raises:
             ModelError: if the provider is unknown, or has no key.
