@@ -43,7 +43,7 @@ REPORT = re.compile(
     r"|P[01]\$r[^\x1b]*\x1b\\|\]\d+;(?:\d+;)?rgb:[\da-f/]+\x1b\\"  # settings, colours
     r")"
 )
-"""Matches the reports that a terminal sends by itself. Of all keys, only F3 with Shift, Alt or Ctrl matches too."""
+"""Matches the automatic reports of a terminal. Of all keys, only F3 with Shift, Alt or Ctrl matches too."""
 
 
 class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
