@@ -1,7 +1,7 @@
 """Records in addition to Inspect's log: a run folder for each sample. The steps are the calls to the sandbox.
 
 Inspect's log has the conversation; this record has the files after each call. So a notebook can open a sample, rewind
-it to a call, and fork a sandbox with the files as they were at that time. `STORE_KEY` in the sample's store names the folder.
+it to a call, and fork a sandbox with the files of that time. `STORE_KEY` in the sample's store names the folder.
 """
 
 from __future__ import annotations
