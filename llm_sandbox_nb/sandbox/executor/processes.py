@@ -284,7 +284,8 @@ def exec_program(argv: list[bytes], env: Any, fds: dict[int, int], cwd: bytes | 
         except OSError:
             os.chdir("/")
     prctl(PR_SET_DUMPABLE, 1)
-    os.setpriority(os.PRIO_PROCESS, 0, COMMANDS_NICENESS)
+    if os.getpriority(os.PRIO_PROCESS, 0) < COMMANDS_NICENESS:  # a command may have made the executor nicer
+        os.setpriority(os.PRIO_PROCESS, 0, COMMANDS_NICENESS)
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("500")  # if memory runs out, the kernel kills the command before the executor

@@ -97,6 +97,14 @@ async def test_fork_bomb_that_leaves_its_session(box: Any, busy_machine: None) -
     await until_few(box)
 
 
+@pytest.mark.own_sandbox
+async def test_a_command_that_takes_the_precedence_of_the_executor(box: Any) -> None:
+    assert b"new priority 19" in (await box.run("renice 19 1")).stdout
+    await box.run("exit")
+    assert (await box.run("echo $((1 + 1)); nice")).stdout == b"2\n19\n"
+    await works(box)
+
+
 TAKE_ALL = """
 import signal, subprocess
 try:
