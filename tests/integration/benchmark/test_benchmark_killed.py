@@ -117,7 +117,8 @@ def test_killed_at_half_and_started_again_it_has_every_item_once(
         (1.0, "3", "submitted", "", 2)
     }
     if halting.isolation == "docker":
-        assert all(one.memory_peak and one.disk is not None for one in results)
+        assert all(one.disk is not None for one in results)
+        assert any(one.memory_peak for one in results), "none of a sandbox's first items has it"
     assert main(["benchmark", "report", str(halting.out), "--html", str(tmp_path / "r.html")]) == 0
     assert main([*halting.words, "--temperature", "0.1"]) == 2
     assert "choose another --out" in capsys.readouterr().err
