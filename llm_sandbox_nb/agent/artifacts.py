@@ -89,7 +89,9 @@ class Collector:
         }
 
     async def start(self, changes: Iterable[FileChange], step: int) -> None:
-        """Start to collect the files that a call changed. The loop continues meanwhile. `settle` waits for the end."""
+        """Start to collect the files that a call changed. The loop continues meanwhile. `settle` waits until the
+        collection is complete.
+        """
         await self.settle()
         self._task = asyncio.create_task(self.collect_changed(changes, step))
 

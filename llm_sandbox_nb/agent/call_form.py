@@ -62,11 +62,13 @@ class CallForm:
 
     @property
     def footer_from(self) -> int | None:
-        """Largest number of remaining steps that the model is told. None if the model is told every number."""
+        """If more steps than this remain, the model is not told the number, except before the last turn. None if the
+        model is told every number.
+        """
         return self.text.form.footer_from if self.in_text else None
 
     def begin(self) -> None:
-        """Begin or continue a conversation in the form of the settings."""
+        """Begin or continue a conversation with the form of calls (text or native) that the setting selects."""
         self._demands = False
         self.in_text = self._setting == "text"
 

@@ -67,7 +67,8 @@ class TextForm:
     answer_first: str = ""
     """Text that is sent once if the model answers before any call was executed. If empty, such answers are accepted."""
     footer_from: int | None = None
-    """Largest number of remaining steps that the model is told. None if the model is told every number."""
+    """If more steps than this remain, the model is not told the number, except before the last turn. None if the model
+    is told every number."""
 
     def described(self, tools: Sequence[Mapping[str, Any]]) -> str:
         """Return the text below the system message."""

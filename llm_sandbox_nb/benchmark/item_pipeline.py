@@ -257,7 +257,7 @@ class Rescoring:
         return self._signed(made, before, item)
 
     def _signed(self, made: Result, before: Result, item: Item) -> Result:
-        """Return the result with current digests, but with the earlier prompt digest and package version."""
+        """Return `made` with current digests, but keep the prompt digest and package version of `before`."""
         now = signed(made, item.task, item.row, self.judge)
         return replace(now, prompt=before.prompt, version=before.version)
 

@@ -1,4 +1,4 @@
-"""Collector of test outcomes, which is a separate process and forwards each line at once.
+"""Separate process that collects test outcomes and forwards each line at once.
 
 This runs in sandboxes, so it needs only Python 3.6 and the standard library. Outcomes from `results_sender` go through
 a socket to this process and its output. No other process can change them there, not even a process of the same user,

@@ -18,8 +18,8 @@ from llm_sandbox_nb.trajectory.whole_file import write_whole
 LOCK = "lock"
 PLAN = "plan"
 _JUDGE_KEY = "judge_model"
-"""Name of the judge setting. A later start may add a judge: tasks with a judge do not begin without this setting, and
-other tasks ignore it."""
+"""Name of the judge setting. A later start may add a judge, because tasks that need a judge do not begin without one.
+"""
 
 
 @dataclass

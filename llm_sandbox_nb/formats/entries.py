@@ -114,7 +114,7 @@ class EntryCheck(NamedTuple):
 
 @dataclass
 class End(RecordEntry):
-    """End of a run, which is the last entry. `reason` is None if the run was killed, or if the format has no ends."""
+    """End of a run, which is the last entry. `reason` is None if the record does not show how the run ended."""
 
     reason: ev.StopReason | None = None
     answer: str | None = None

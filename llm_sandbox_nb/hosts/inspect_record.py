@@ -28,7 +28,8 @@ STORE_KEY = "llm_sandbox_nb_run"
 """Key under which a sample's store holds the path of the run folder."""
 _OBSERVATION_CHARACTERS = 20_000
 MAX_RECORDED_BYTES = 20_000
-"""Maximum bytes of a written file, or of a command's input, in a step's arguments. Checkpoints hold all bytes."""
+"""Maximum bytes that a step's arguments record of a written file or of a command's standard input. Checkpoints hold all
+bytes."""
 
 
 class SampleRecord:

@@ -185,7 +185,7 @@ class SandboxSettings(Configurable):
     ) -> str | None:
         """Return the key of `model` from the variable that the cell names, or from the sources of the command line.
 
-        If a key was typed for the provider, the result is None, because each request looks that key up.
+        Return None if no variable is named and a key was typed for the provider: each request looks up that key.
 
         Raises:
             SandboxUsageError: if the variable is not set, or its name is invalid.

@@ -111,7 +111,7 @@ async def open_card(show: bool | None) -> SolveCard | None:
 
 @dataclass(eq=False)
 class CellResumeDisplay:
-    """Display that `Run.resume` calls in a notebook: shows a live card and waits for the end of the run."""
+    """Callable that `Run.resume` uses in a notebook. It shows a live card and waits for the end of the run."""
 
     background: BackgroundLoop
     sandboxes: NotebookSandboxes

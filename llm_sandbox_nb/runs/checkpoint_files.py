@@ -265,7 +265,9 @@ def _output_of(run: RunRecord) -> str:
 
 
 def _inside(folder: Path, name: str) -> bool:
-    """Return True if a name stays inside its folder. A name from another program's record may lead outside."""
+    """Return True if a name stays inside its folder. If another program wrote the record, a name may contain `..` or be
+    absolute.
+    """
     target = Path(os.path.normpath(folder / name))
     return target != folder and target.is_relative_to(folder)
 

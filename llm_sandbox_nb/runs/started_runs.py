@@ -58,7 +58,7 @@ class StartedRun:
     run: Run
     task: asyncio.Future[object]
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Event that is set at each event of the run."""
+    """`asyncio.Event` that is set each time the run records an event."""
 
     @property
     def ended(self) -> bool:

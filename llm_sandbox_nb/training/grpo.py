@@ -174,7 +174,7 @@ def make_trainer(
 
 
 def as_training_data(rollouts: Sequence[Rollout], end: int, with_logprobs: bool) -> dict[str, Any]:
-    """Convert rollouts to TRL's form. No token of a rollout without a reward, or without a reply, gets a gradient."""
+    """Convert rollouts to TRL's form. Rollouts that are lost, or have no reward or no reply, get no gradient."""
     prompts, completions, masks, logprobs = [], [], [], []
     for rollout in rollouts:
         conversation = rollout.conversation

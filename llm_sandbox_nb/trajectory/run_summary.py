@@ -158,7 +158,7 @@ _END_MARKERS = (
     b'"run.finished"',
     b'"checked"',
 )
-"""Parts of the journal's lines that affect the words for an end.
+"""Texts by which `_status` finds the journal lines that it needs to describe how a run ended.
 
 Such lines record changed limits, failures of the model, a stop, a resume, an end or a score."""
 _END_KINDS = ("settings.changed", "control", "continued", "run.finished", "checked")

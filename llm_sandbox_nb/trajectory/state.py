@@ -157,7 +157,7 @@ class Status:
         self._isolation = ""
         """Displayed name of the isolation. Empty if the isolation is not known before the sandbox is open."""
         self._opened = False
-        """True as soon as the sandbox is open. The model may be asked before that."""
+        """True as soon as the sandbox is open. The first request to the model may be sent earlier."""
         self._stopped_by = ""
         """Words for the source of the decision to stop the run, which is a person or a rule for pauses."""
         self.replays: str | None = None

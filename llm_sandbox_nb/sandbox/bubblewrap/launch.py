@@ -401,7 +401,7 @@ def kill_waiting(proc: Path = Path("/proc")) -> list[int]:
 
 
 def _waits_for_nobody(process: Path) -> bool:
-    """Return True for a bubblewrap of this package that waits although the outer bubblewrap has died.
+    """Return True for an inner `bwrap` process of this package that still waits after its outer one has died.
 
     Such a process is the first in its process namespace, and is still named `bwrap`. A process that was released has
     another name, because it has executed the program.

@@ -42,7 +42,7 @@ _read: dict[str, tuple[float, HostNetwork]] = {}
 
 @dataclass(frozen=True)
 class HostNetwork:
-    """Numeric addresses of a machine, except loopback and link-local ones, and the name servers for containers."""
+    """Addresses of a machine, and name servers for containers. All are numeric. None is loopback or link-local."""
 
     addresses: frozenset[str] = frozenset()
     resolvers: tuple[str, ...] = ()
@@ -83,8 +83,8 @@ def read_host_network(bridge: str, older: bool) -> HostNetwork:
     """Return the addresses of this machine and of the engine's machine, and the engine's name servers.
 
     Args:
-        bridge: id of the sandboxes' network; empty for Podman. Its interface exists here if the engine is on this
-            machine.
+        bridge: id of the sandboxes' network; empty for Podman. If the engine is on this machine, the interface of this
+            network exists here.
         older: True if the engine is older than `WRITES_RESOLVERS_VERSION`.
     """
     here = _parsed({name: read_if_there(Path(name)) for name in (ROUTES, ADDRESSES_6)}).addresses

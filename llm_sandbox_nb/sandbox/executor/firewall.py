@@ -276,7 +276,9 @@ def install(all_rules: Iterable[list[bytes]]) -> None:
 
 
 def message(kind: int, sequence: int, content: bytes, subsystem: int = 0) -> bytes:
-    """Return a netlink message. Requests to nftables ask for a confirmation, but the marks of a batch do not."""
+    """Return a netlink message. Requests to nftables ask for a confirmation. The messages that begin and end a batch do
+    not.
+    """
     flags = 0x1 if subsystem else 0x1 | 0x4 | 0x400 | 0x800
     head = struct.pack("=IHHII", 20 + len(content), kind, flags, sequence, 0)
     return head + struct.pack(">BBH", 0 if subsystem else INET, 0, subsystem) + content

@@ -263,7 +263,8 @@ def written_files(mapped: set[bytes]) -> set[bytes]:
     """Return the files that a process has open for writing, and `mapped`.
 
     Raises:
-        WalkNeeded: if a process does not show its files, or writes to a file whose name is gone.
+        WalkNeeded: if the open files of a process cannot be listed, or a file whose name was deleted is open for
+        writing or mapped.
     """
     found = set(mapped)
     if any(path.endswith(DELETED) and not path.startswith(UNNAMED_MEMORY) for path in mapped):

@@ -255,7 +255,7 @@ class Executor(HostPipe):
             action()
 
     def hold_files(self, reason: str) -> None:
-        """Make commands and file operations wait until `release_files` removes the reason."""
+        """Make commands and file operations wait until `release_files` has removed `reason` and all other reasons."""
         self.holds.add(reason)
 
     def release_files(self, reason: str) -> None:

@@ -9,7 +9,7 @@ _PLACES = (
     ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory.max"),
     ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-"""Files with the number of kills and with the limit, in cgroups of version 2 and 1."""
+"""For cgroups of version 2, then 1: the file with the number of kills, and the file with the memory limit."""
 
 
 def memory_kills() -> int:

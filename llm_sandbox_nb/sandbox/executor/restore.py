@@ -391,7 +391,9 @@ class Restore(RestoredFolders):
         self.file_row = row
 
     def content(self, kind: int, payload: bytes, reader: RecordReader) -> None:
-        """Write a piece of the file's content. Drop the piece if no file is open, which is so after a failure."""
+        """Write a piece of the file's content. Ignore the piece if no file is open, because opening or writing the file
+        has failed.
+        """
         if self.file < 0:
             return
         try:

@@ -37,7 +37,7 @@ HAND_OUT_TIMEOUT = 30.0
 _RECORD = struct.Struct(">cI")
 _PIECE_BYTES = MAX_PAYLOAD - _RECORD.size
 _MAX_WAITING_PIECES = 8
-"""Maximum number of pieces for a program that wait to be sent."""
+"""Maximum number of pieces that wait to be sent to a program."""
 
 logger = logging.getLogger(__name__)
 

@@ -212,7 +212,8 @@ class Channel:
             params: the request, with its operation `op`. Large parameters are sent at the beginning of the body.
             body: bytes that belong to the request.
             sink: function that receives the frames before the response.
-            timeout: seconds until the answer is due. The sandbox is lost if it has not answered `grace` seconds later.
+            timeout: seconds until the answer is due. If there is no answer `grace` seconds after that, the sandbox
+                counts as lost.
             begun: function that is called with the request's number for `cancel`, as soon as the request is sent.
 
         Raises:
