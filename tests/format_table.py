@@ -185,7 +185,7 @@ def copies(run: Trajectory, form: str) -> Iterator[tuple[Trajectory, Trajectory,
 
 @cache
 def measured(form: str, step: int = size(2, 1)) -> dict[str, str]:
-    """Whether a format keeps each fact, by every second run: the table is the same with all of them."""
+    """Facts that a format keeps, found with every second run: the table is the same with all runs."""
     found = dict.fromkeys(FACTS, "yes")
     for run in runs()[::step]:
         for of, read, own in copies(run, form):

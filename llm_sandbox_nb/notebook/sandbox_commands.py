@@ -87,7 +87,8 @@ class SandboxCommands:
             print(plain(reason))
         if any(NAME_TAKEN in reason for reason in left_out):
             print(f"To replace files: %sandbox get {rest.strip()} --replace")
-        print(f"Copied {words[0]} to {target}{', except for the files above' if left_out else ''}.")
+        if kind == "folder" or not left_out:
+            print(f"Copied {words[0]} to {target}{', except for the files above' if left_out else ''}.")
 
     def put(self, rest: str) -> None:
         """Copy files and folders of this machine into the sandbox's input folder."""

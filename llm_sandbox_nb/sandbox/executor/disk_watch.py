@@ -123,7 +123,7 @@ class DiskWatch:
         self.shell = shell
         self.epoch = epoch
         self.places: list[bytes] = []
-        """One path on each filesystem."""
+        """Paths, one on each filesystem."""
         self.limits = NONE
         self.end_commands_above = NONE
         self.end_sandbox_above = NONE

@@ -118,6 +118,7 @@ def test_the_sandbox_lasts_from_cell_to_cell(some_isolation: str, tmp_path: Path
         "%sandbox sh echo new > output/deep/a\\ b.txt; echo new > output/deep/c",
         "%sandbox get output/deep there",
         "%sandbox get output/deep there --replace",
+        "%sandbox get output/deep/c there/deep",
         "%%sandbox -m scripted/strawberry\nHow many?",
         "%sandbox sh echo $COLOUR",
         "%sandbox reset",
@@ -133,13 +134,16 @@ def test_the_sandbox_lasts_from_cell_to_cell(some_isolation: str, tmp_path: Path
     assert "a b.txt" in said[5]
     assert "a b.txt was left out: a file with this name is already there." in said[8]
     assert "To replace files: %sandbox get output/deep there --replace" in said[8]
+    assert said[8].endswith("Copied output/deep to there/deep, except for the files above.\n")
     assert said[9] == "Copied output/deep to there/deep.\n"
+    assert said[10].startswith("c was left out")
+    assert "Copied" not in said[10]
     assert (tmp_path / "there" / "deep" / "a b.txt").read_text() == "new\n"
-    assert said[11] == "blue\n"
-    assert some_isolation in said[12]
-    assert said[13] == "none\n"
-    assert said[14] == "The sandbox is ended.\n"
-    assert said[15].startswith("No sandbox is running")
+    assert said[12] == "blue\n"
+    assert some_isolation in said[13]
+    assert said[14] == "none\n"
+    assert said[15] == "The sandbox is ended.\n"
+    assert said[16].startswith("No sandbox is running")
 
 
 def test_a_second_run_shows_only_what_it_made(tmp_path: Path) -> None:

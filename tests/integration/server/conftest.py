@@ -1,4 +1,4 @@
-"""One Jupyter server for all tests of the folder, and kernels of it that are as new; or a server in this process."""
+"""Jupyter server that all tests of the folder share, with kernels that are as new; or a server in this process."""
 
 from __future__ import annotations
 
