@@ -251,12 +251,12 @@ class JupyterProcess:
         return session
 
     @contextlib.contextmanager
-    def client(self, kernel_id: str) -> Iterator[BlockingKernelClient]:
+    def client(self, kernel_id: str, patience: float = PATIENCE) -> Iterator[BlockingKernelClient]:
         client = BlockingKernelClient(connection_file=str(self.runtime / f"kernel-{kernel_id}.json"))
         client.load_connection_file()
         client.start_channels()
         try:
-            _wait_until_ready(client)
+            _wait_until_ready(client, patience)
             yield client
         finally:
             client.stop_channels()
