@@ -225,7 +225,7 @@ def _cells(record: TrainingRecord, row: RolloutRow) -> list[str]:
     name = str(row.place)
     if row.run:
         target = relative_path(record.folder / row.run / JOURNAL)
-        name = f"<a href='{escape(quote(target))}'>{row.place}</a>" if target else name
+        name = f"<a class='lsn-record' href='{escape(quote(target))}'>{row.place}</a>" if target else name
     texts = (
         row.group,
         _number(row.reward, ".3f"),

@@ -1,7 +1,7 @@
 """Measures: python -m measure --model FILE.gguf [--columns ...] [--rows ...] [--limit N]; `make measure` calls it.
 
-The same command continues where it was killed. It then writes docs/data/measured.json and the tables of
-docs/explanation/measured.md.
+The same command continues where it was killed, and leaves out the rows that docs/data/measured has. It then adds its
+rows there, and writes docs/data/measured.json and the tables of docs/explanation/measured.md.
 """
 
 from __future__ import annotations
@@ -79,13 +79,25 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def items_of(column: Column, given: argparse.Namespace, folder: Path) -> list[tuple[int, Item]]:
+    """Return the items of a column with their places in their sets.
+
+    Rows that were published from another folder are left out. Those of this folder are scored again if the scorer
+    changed.
+    """
+    rows_folder = given.docs / (summary.TUNED_ROWS if given.tuning else summary.ROWS)
+    done = {line["key"] for line in summary.published(rows_folder, folder.name, column.name)}
+    done -= {line["key"] for line in read_lines(folder / column.name / measures.FILE)}
     found = []
     for name in given.rows:
         rows = rows_of(name, given.ifbench)[: given.limit]
         places = {row.id: place for place, row in enumerate(rows)}
         items = plan([(task_of(name, column, folder), rows)], modes_of(column, name))
-        found += [(places[item.row.id], item) for item in items]
+        found += [(places[item.row.id], item) for item in items if key_of(item) not in done]
     return found
+
+
+def key_of(item: Item | Result) -> str:
+    return "/".join(map(str, item.key))
 
 
 async def measure_column(
@@ -93,12 +105,12 @@ async def measure_column(
 ) -> None:
     """Do what is open of a column, one item at a time, so that times are its own."""
     clock = measures.Clock(server.process)
-    keys, begun = {"/".join(map(str, item.key)) for item in items}, time.monotonic()
+    keys, begun = {key_of(item) for item in items}, time.monotonic()
     before = {one["key"]: one for one in read_lines(out / measures.FILE) if one["key"] in keys}
     done = set(before)
 
     def ended(result: Result) -> None:
-        key = "/".join(map(str, result.key))
+        key = key_of(result)
         line = {"key": key, **measures.measures_of(out, result, clock.stop(result.key), given.workers)}
         if (known := before.get(key)) and known["wall"] == line["wall"]:  # only its answer was scored again
             line |= {name: known[name] for name in ("agent_cpu", "model_cpu", "together") if name in known}

@@ -20,6 +20,8 @@ from measure.peers_backend import RECORD
 FILE = "measures.jsonl"
 _REFUSED = ("malformed_json", "bad_arguments", "unknown_tool", "cut_off")
 """The kinds of failures of a call that could not be executed as it was written."""
+MAX_ANSWER = 200
+"""Characters of an answer that are published: its end, where the result is."""
 
 
 @dataclass
@@ -80,6 +82,7 @@ def measures_of(
         "item": result.item,
         "repeat": result.repeat,
         "right": None if result.score is None else int(result.score == 1.0),
+        "answer": (result.answer or "").strip()[-MAX_ANSWER:],
         "answered": int(bool((result.answer or "").strip())),
         "stop": result.stop_reason,
         "error": result.error_kind,

@@ -1,4 +1,4 @@
-"""The measured rows as tables: docs/data/measured.json, the tables of docs/explanation/measured.md, and a plot.
+"""The measured rows: docs/data/measured, and the data, tables and plot of docs/explanation/measured.md made from them.
 
 Intervals and tests are those of the package's own benchmark: Wilson's interval, McNemar's exact test, the paired
 bootstrap.
@@ -21,8 +21,9 @@ from measure.columns import COLUMNS, VARIANTS, Column
 from measure.rows import DEVELOPMENT, NUMBERS, SEED
 
 PAGE = "explanation/measured.md"
-DATA = "data/measured.json"
-TUNED = "data/tuned.json"
+DATA, ROWS = "data/measured.json", "data/measured"
+TUNED, TUNED_ROWS = "data/tuned.json", "data/tuned"
+MACHINE = "machine"
 PLOT = "images/measured.svg"
 NOTHING = "not measured yet"
 CAPABILITIES = ("computation", "files", "external")
@@ -30,10 +31,11 @@ Line = Mapping[str, Any]
 
 
 def write(out: Path, docs: Path, *, tuning: bool = False) -> Path:
-    """Write data, tables and plot from the results in `out`; returns the page."""
+    """Publish the rows in `out`; write data, tables and plot from all published rows. Return the path of the page."""
     names, sets = (VARIANTS, DEVELOPMENT) if tuning else (COLUMNS, NUMBERS)
-    (docs / "data").mkdir(parents=True, exist_ok=True)
-    found = json.dumps(summarise(out, names, sets), indent=1, sort_keys=True)
+    rows = docs / (TUNED_ROWS if tuning else ROWS)
+    publish(out, rows, names)
+    found = json.dumps(summarise(rows, names, sets), indent=1, sort_keys=True)
     (docs / (TUNED if tuning else DATA)).write_text(f"{found}\n", "utf-8")
     rewrite(docs)
     return docs / PAGE
@@ -64,15 +66,43 @@ def between(text: str, name: str, content: str) -> str:
     return f"{before}{begin}\n\n{content}\n\n{end}{after}"
 
 
+def publish(out: Path, rows: Path, columns: Iterable[str]) -> None:
+    """Add the lines of `out` to those in `rows`: a file for each model and column, a line for each row.
+
+    The published lines are enough to continue a measurement on another machine, and to count again.
+    """
+    for folder in sorted(out.iterdir()) if out.is_dir() else ():
+        if not (folder / "machine.json").is_file():
+            continue
+        kept = rows / folder.name
+        kept.mkdir(parents=True, exist_ok=True)
+        facts = {
+            json.dumps(one): one
+            for one in [*published(rows, folder.name, MACHINE), *read_lines(folder / "machine.json")]
+        }
+        _write_lines(kept / f"{MACHINE}.jsonl", facts.values())
+        for name in columns:
+            measured = read_lines(folder / name / measures.FILE)
+            if lines := newest([*published(rows, folder.name, name), *measured]):
+                _write_lines(kept / f"{name}.jsonl", sorted(lines, key=lambda line: line["key"]))
+
+
+def _write_lines(file: Path, lines: Iterable[Line]) -> None:
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
+
+
+def published(rows: Path, model: str, name: str) -> list[dict[str, Any]]:
+    """Return the published lines of a column, or those about the machines."""
+    return read_lines(rows / model / f"{name}.jsonl")
+
+
 def summarise(
-    out: Path, columns: Mapping[str, Column] = COLUMNS, sets: Iterable[str] = tuple(NUMBERS)
+    rows: Path, columns: Mapping[str, Column] = COLUMNS, sets: Iterable[str] = tuple(NUMBERS)
 ) -> dict[str, Any]:
     models = {}
-    for folder in sorted(out.iterdir()) if out.is_dir() else ():
-        facts = read_lines(folder / "machine.json")
-        if not facts:
-            continue
-        lines = {name: newest(read_lines(folder / name / measures.FILE)) for name in columns}
+    for folder in sorted(rows.iterdir()) if rows.is_dir() else ():
+        facts = published(rows, folder.name, MACHINE)
+        lines = {name: published(rows, folder.name, name) for name in columns}
         models[folder.name] = {
             "machine": facts[-1] | {"threads": sorted({one["threads"] for one in facts if one["threads"]})},
             "columns": {

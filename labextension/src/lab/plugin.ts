@@ -99,6 +99,7 @@ function activate(
   if (notebooks) {
     plainTasks(notebooks);
   }
+  openRecordLinks(app);
   const settings = loadSettings(registry);
   const show = () => app.shell.activateById(PANEL);
   addCommands(app, { notebooks, sandboxes, host, settings, trans, panel: show });
@@ -127,6 +128,21 @@ function activate(
   });
   labShell?.layoutModified.connect(follow);
   follow();
+}
+
+/** Open links to journals in outputs with our viewer: Lab chooses the viewer by the name of the file alone. */
+function openRecordLinks(app: JupyterFrontEnd): void {
+  const open = (event: MouseEvent) => {
+    const link = event.target instanceof Element ? event.target.closest<HTMLElement>('a.lsn-record') : null;
+    // Lab has resolved the link: its path is relative to the server's folder, not to the notebook.
+    const { path } = JSON.parse(link?.dataset.commandlinkerArgs ?? '{}') as { path?: unknown };
+    if (typeof path === 'string') {
+      event.preventDefault();
+      event.stopPropagation();
+      void app.commands.execute('docmanager:open', { path, factory: RECORD_FACTORY });
+    }
+  };
+  document.addEventListener('click', open, { capture: true });
 }
 
 /** Execute a subcommand of `%sandbox` in the notebook in front and return its output. Rejects with a sentence. */

@@ -176,7 +176,8 @@ def test_the_summary_has_intervals_pairs_capabilities_and_doubts(tmp_path: Path)
     (folder / "machine.json").write_text(
         json.dumps(measure.machine() | {"threads": 2, "isolation": "process"})
     )
-    found = summary.summarise(tmp_path / "out")["models"]["tiny"]["columns"]
+    summary.publish(tmp_path / "out", tmp_path / "rows", COLUMNS)
+    found = summary.summarise(tmp_path / "rows")["models"]["tiny"]["columns"]
     cell = found["text"]["gsm8k"]
     assert (cell["n"], cell["right"]) == (10, 8)
     assert cell["interval"] == pytest.approx(wilson(0.8, 10), abs=1e-4)
@@ -276,6 +277,19 @@ def test_a_measurement_continues_where_it_was_stopped(tmp_path: Path) -> None:
         (one.body["temperature"], one.body["max_tokens"], one.body["top_k"]) for one in server.requests
     }
     assert sampling == {(0.2, 512, 20)}
+
+
+def test_published_rows_are_not_asked_again_on_another_machine(tmp_path: Path) -> None:
+    words = ("--columns", "vanilla", "--rows", "gsm8k")
+    with ScriptedServer(SCRIPT) as server:
+        assert measured(tmp_path / "first", server, *words, "--limit", "1") == 0
+        shutil.rmtree(tmp_path / "first")
+        assert measured(tmp_path / "second", server, *words, "--limit", "2") == 0
+        assert len(server.requests) == 2
+    (published,) = (tmp_path / "docs" / summary.ROWS).rglob("vanilla.jsonl")
+    lines = [json.loads(one) for one in published.read_text().splitlines()]
+    assert [line["item"] for line in lines] == sorted(row.id for row in rows_of("gsm8k")[:2])
+    assert (tmp_path / "docs" / summary.PAGE).read_text().count("measured on 2 of 100") == 1
 
 
 def test_a_row_that_is_only_scored_again_keeps_its_seconds(
