@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from llm_sandbox_nb.agent.errors import StopRun
 from llm_sandbox_nb.model.message_form import REASONING
+from llm_sandbox_nb.options.table import option
 from llm_sandbox_nb.trajectory.events import Usage
 
 _T = TypeVar("_T")
@@ -66,8 +67,8 @@ class RunLimits:
     limits the seconds since the start of the run, without pauses.
     """
 
-    steps: int = 100
-    tokens: int | None = 65_536
+    steps: int = option("steps").default
+    tokens: int | None = option("tokens").default
     cost: float | None = None
     time: float | None = None
     total_tokens: int | None = None

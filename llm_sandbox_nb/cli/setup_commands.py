@@ -86,7 +86,7 @@ def doctor_command(_: argparse.Namespace) -> int:
     `auto` finds an isolation and no malicious release is installed.
     """
     from llm_sandbox_nb.card.export import NO_VIEW, has_view
-    from llm_sandbox_nb.model.litellm_model import compromised_version
+    from llm_sandbox_nb.model.litellm_transport import compromised_version
     from llm_sandbox_nb.model.local.listing import local_models
     from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
     from llm_sandbox_nb.sandbox.open import remove_leftovers

@@ -1,18 +1,14 @@
-"""Creation of models from their names, completion of model names, and search for model servers on this machine.
+"""Creation of models from their names, and completion of model names.
 
 This module does not import LiteLLM.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
-
-import httpx
 
 from llm_sandbox_nb.known_keys import remember_environment
 from llm_sandbox_nb.model.connection import Access, typed_key, typed_providers
@@ -24,7 +20,6 @@ from llm_sandbox_nb.model.message_form import SendReasoning
 from llm_sandbox_nb.model.model_list import models_of_list, providers
 from llm_sandbox_nb.model.remote_model import RemoteModel
 from llm_sandbox_nb.model.scripted import ScriptedModel, load_script
-from llm_sandbox_nb.model.server_lookup import listed_models
 
 _KEYS = {
     "anthropic": "ANTHROPIC_API_KEY", "deepseek": "DEEPSEEK_API_KEY", "gemini": "GEMINI_API_KEY",
@@ -141,49 +136,9 @@ def provider_of(model: str, api_base: str | None = None) -> str:
     """Return the provider of a model, or an empty text if the provider is unknown. LiteLLM is not imported.
 
     If there is an address, a name without a provider belongs to an OpenAI-compatible server, as in
-    `request.find_route`.
+    `route_choice.find_route`.
     """
     first, slash, _ = model.partition("/")
     if slash and first in providers():
         return first
     return "openai" if api_base else str(models_of_list().get(model, {}).get("litellm_provider", ""))
-
-
-PORTS = {
-    "Ollama": 11434, "LM Studio": 1234, "vLLM": 8000, "llama.cpp": 8080, "SGLang": 30000,
-}  # fmt: skip
-"""Servers that speak OpenAI's protocol, with their default ports."""
-_TIMEOUT = 2.0
-"""Seconds until the search at a server ends, even if the server is still sending."""
-_MAX_MODELS = 100
-
-
-class LocalServer(NamedTuple):
-    """Model server on this machine. Cells can use the names in `models` together with `api_base`."""
-
-    program: str
-    """Program that usually uses this port. The server itself did not confirm the name."""
-    api_base: str
-    models: tuple[str, ...]
-
-
-async def find_local_servers(ports: Iterable[tuple[str, int]] | None = None) -> list[LocalServer]:
-    """Find the servers on 127.0.0.1 that list models, with one request of at most two seconds each.
-
-    Any program may answer, so answers are not trusted. Their size and time are limited, and only plain names are used.
-    """
-    asked = list(PORTS.items()) if ports is None else list(ports)
-    # Neither a proxy nor a redirect may lead the request to another machine.
-    async with httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=_TIMEOUT) as client:
-        found = await asyncio.gather(
-            *(listed_models(client, _address(port), {}, _TIMEOUT) for _, port in asked)
-        )
-    return [
-        LocalServer(program, _address(port), tuple(f"openai/{name}" for name in models)[:_MAX_MODELS])
-        for (program, port), models in zip(asked, found, strict=True)
-        if models
-    ]
-
-
-def _address(port: int) -> str:
-    return f"http://127.0.0.1:{port}/v1"

@@ -27,7 +27,7 @@ from llm_sandbox_nb.model.contract import (
     Reply,
     ToolCall,
 )
-from llm_sandbox_nb.model.direct import DirectRoad
+from llm_sandbox_nb.model.direct_transport import DirectTransport
 from llm_sandbox_nb.model.errors import (
     Target,
     broken_off,
@@ -38,23 +38,22 @@ from llm_sandbox_nb.model.errors import (
     to_model_error,
 )
 from llm_sandbox_nb.model.known_history import KnownHistories, SentHistories
-from llm_sandbox_nb.model.litellm_model import LiteLLMRoad, loaded
+from llm_sandbox_nb.model.litellm_transport import LiteLLMTransport, loaded
 from llm_sandbox_nb.model.message_form import MessageForm, SendReasoning, clean_messages, short_id
 from llm_sandbox_nb.model.model_list import context_window, reply_tokens
 from llm_sandbox_nb.model.request import (
     SETTINGS,
     assistant_message,
-    find_route,
-    needs_responses,
     reasoning_field,
     sampling,
 )
-from llm_sandbox_nb.model.road import ModelRequest, Road
 from llm_sandbox_nb.model.route import Route
+from llm_sandbox_nb.model.route_choice import find_route, needs_responses
 from llm_sandbox_nb.model.served_context import served_context
 from llm_sandbox_nb.model.server_habits import ServerHabits
 from llm_sandbox_nb.model.server_lookup import Found, listed_text, look_up, name_there
 from llm_sandbox_nb.model.stream import Assembly, is_json
+from llm_sandbox_nb.model.transport import ModelRequest, Transport
 from llm_sandbox_nb.trajectory.events import Usage
 
 _MAX_STORED_REASONINGS = 4096
@@ -112,11 +111,11 @@ class RemoteModel:
         route = find_route(self.name, address, self._listed_name)
         return None if route is None or needs_responses(route, address, extra_body) else route
 
-    async def _road(self, extra_body: Mapping[str, Any] = MappingProxyType({})) -> Road:
+    async def _transport(self, extra_body: Mapping[str, Any] = MappingProxyType({})) -> Transport:
         if route := self._direct_route(extra_body):
-            return DirectRoad(route, self._access, self._habits)
+            return DirectTransport(route, self._access, self._habits)
         found = find_route(self.name, self._access.api_base, self._listed_name)
-        return LiteLLMRoad(await loaded(), found.model if found else self.name, self._access)
+        return LiteLLMTransport(await loaded(), found.model if found else self.name, self._access)
 
     async def check(self) -> None:
         """Check that the provider is known and has a key.
@@ -136,8 +135,8 @@ class RemoteModel:
                 return
             target = self._access.target(Route(self.name, provider, False), self.name, ("ANTHROPIC_API_KEY",))
             raise ModelError(f"No API key: {target.key_help}.", kind="authentication")
-        road = await self._road()
-        road.check_key(road.target(self.name, answered=False))
+        transport = await self._transport()
+        transport.check_key(transport.target(self.name, answered=False))
 
     def recall(
         self, learned: Mapping[str, Any], replies: Iterable[tuple[dict[str, Any], str | None, bool]]
@@ -154,7 +153,7 @@ class RemoteModel:
         LiteLLM's list is used if the person gave no address, or if the server reports no limit.
         """
         try:
-            route = (await self._road()).route
+            route = (await self._transport()).route
             key = self._access.key(route)
         except (ImportError, ModelError):
             return None  # the request raises the error
@@ -183,20 +182,20 @@ class RemoteModel:
             ContextOverflowError: if the conversation does not fit.
             ModelError: after other failures.
         """
-        road = await self._road(settings.extra_body)
-        route = road.route
+        transport = await self._transport(settings.extra_body)
+        route = transport.route
         field = reasoning_field(route) if self._send_reasoning == "auto" else self._send_reasoning
         form = self._habits.form(field, openai_compatible=route.openai_compatible)
         if settings.max_tokens is None:
             settings = dataclasses.replace(settings, max_tokens=reply_tokens(route))
-        sent, left_out = sampling(route, settings, road.accepts, self._habits.refused)
-        target = road.target(self.name, answered=self._habits.answered)
+        sent, left_out = sampling(route, settings, transport.accepts, self._habits.refused)
+        target = transport.target(self.name, answered=self._habits.answered)
         assembly = Assembly()
         silence = _Silence(settings.timeout)
         try:
-            road.check_key(target)
+            transport.check_key(target)
             request = self._request(messages, form, tools, sent, settings.timeout)
-            async with silence.timer, aclosing(road.pieces(request, silence.broken)) as pieces:
+            async with silence.timer, aclosing(transport.pieces(request, silence.broken)) as pieces:
                 async for piece in pieces:
                     _tell(on_delta, *assembly.add(piece))
             _tell(on_delta, *assembly.close())

@@ -1,136 +1,29 @@
-"""Content of a model request: the route, and the settings and history in the form that the provider accepts.
+"""Content of a model request: the settings and the history in the form that the provider accepts.
 
 The constants below contain the rules for single providers, by the provider's name.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import httpx
-
 from llm_sandbox_nb.model.contract import ModelSettings, ToolCall
-from llm_sandbox_nb.model.errors import no_provider
 from llm_sandbox_nb.model.message_form import REASONING, SendReasoning
-from llm_sandbox_nb.model.model_list import about, models_of_list, providers
+from llm_sandbox_nb.model.model_list import about
 from llm_sandbox_nb.model.route import Route
+from llm_sandbox_nb.model.route_choice import OWN_API
 from llm_sandbox_nb.model.stream import Assembly
 
-OPENAI = "https://api.openai.com/v1"
 _STANDARD = ("temperature", "top_p", "max_tokens")
 _EXTENDED = ("top_k", "min_p", "repetition_penalty")
 SETTINGS = frozenset(_STANDARD + _EXTENDED)
 """Names of the settings that are left out of requests to a model that does not accept them."""
-# For each provider with an API of its own, the extended settings that it accepts, with LiteLLM's names for them.
-_OWN_API: dict[str, dict[str, str]] = {
-    "anthropic": {"top_k": "top_k"},
-    "bedrock": {"top_k": "top_k"},
-    "gemini": {"top_k": "top_k"},
-    "vertex_ai": {"top_k": "top_k"},
-    "cohere": {"top_k": "k"},
-    "cohere_chat": {"top_k": "k"},
-    "ollama": {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"},
-    "ollama_chat": {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"},
-}
 _NEEDS_REASONING_TEXT = frozenset({"deepseek", "moonshot", "zai", "minimax"})
-_OWN_PROTOCOL = frozenset(
-    {
-        "anthropic", "azure", "azure_ai", "azure_text", "bedrock", "bedrock_mantle", "databricks", "gemini",
-        "github_copilot", "huggingface", "oci", "replicate", "sagemaker", "sagemaker_chat", "sap", "snowflake",
-        "triton", "vertex_ai", "vertex_ai_beta", "watsonx", "watsonx_text",
-    }
-)  # fmt: skip
-"""Providers whose own protocol is used even if an address is given."""
-_KEEPS_PROVIDER = frozenset(
-    {"openai", "custom_openai", "hosted_vllm", "litellm_proxy", "openrouter", "deepseek"}
-)
-"""Providers with OpenAI's protocol to which LiteLLM sends everything after the first slash of the model's name."""
 _NEEDS_THINKING_BLOCKS = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai"})
-_DIRECT = frozenset({"openai", "hosted_vllm", "deepseek"})
-"""Providers that are asked without LiteLLM."""
 _REASONS = re.compile(r"gpt-(5(?!-chat)|6)")
 """Matches the names of OpenAI's reasoning models, except for the o series such as `o3`."""
-_VERSION = re.compile(r"gpt-(\d+)(?:\.(\d+))?(?:[.-]|$)")
-"""Matches the name of an OpenAI model, with the version as groups."""
-
-
-def find_route(name: str, api_base: str | None, listed_name: str | None = None) -> Route | None:
-    """Return the route of a model that is asked without LiteLLM, or None if only LiteLLM knows the route.
-
-    Args:
-        name: name of the model.
-        api_base: address of a server, or None. If there is an address, the text after the provider is sent unchanged,
-            and a name without a provider belongs to an OpenAI-compatible server.
-        listed_name: name of the model in the server's list, or None if it is unknown.
-    """
-    first, slash, rest = name.partition("/")
-    known = bool(slash) and first in providers()
-    if listed_name is not None:
-        return Route(f"openai/{listed_name}", "openai", True, first if known else "openai")
-    if api_base and known and rest and _speaks_openai(first, api_base):
-        return Route(f"openai/{rest}", "openai", True, first)
-    if known:
-        return Route(name, first, True) if first in _DIRECT else None
-    if api_base or address_of_environment("openai"):
-        return Route(f"openai/{name}", "openai", True)
-    of_openai = models_of_list().get(name, {}).get("litellm_provider") == "openai"
-    return Route(name, "openai", True) if of_openai else None
-
-
-def address_of_environment(provider: str) -> str | None:
-    """Return the address that the environment sets for a provider's server."""
-    address = os.environ.get("OPENAI_BASE_URL") if provider == "openai" else None
-    return address or os.environ.get(f"{provider.upper()}_API_BASE") or None
-
-
-def litellm_route(litellm: Any, name: str, api_base: str | None) -> Route:
-    """Return the route of a model that is asked through LiteLLM.
-
-    Raises:
-        ModelError: if the provider of the name is unknown.
-    """
-    try:
-        _, provider, _, _ = litellm.get_llm_provider(model=name, api_base=api_base)
-    except litellm.exceptions.BadRequestError as error:
-        raise no_provider(name) from error
-    compatible = provider not in _OWN_API and (
-        provider in {"openai", "custom_openai", "openrouter", "litellm_proxy"}
-        or provider in litellm.openai_compatible_providers
-    )
-    return Route(name, provider, compatible)
-
-
-def needs_responses(route: Route, api_base: str | None, extra_body: Mapping[str, Any]) -> bool:
-    """Return True if an OpenAI model calls tools only over the Responses API, to which LiteLLM translates requests."""
-    if route.provider != "openai":
-        return False
-    if route.sent_name.startswith("responses/") or about(route).get("mode") == "responses":
-        return True
-    version = _VERSION.match(route.sent_name.rpartition("/")[2])
-    if version is None or (int(version[1]), int(version[2] or 0)) < (5, 4):
-        return False
-    effort = extra_body.get("reasoning_effort")
-    if effort == "none" and about(route).get("supports_none_reasoning_effort") is not False:
-        return False
-    return effort is not None or is_openai_itself(api_base or address_of_environment("openai") or OPENAI)
-
-
-def is_openai_itself(address: str) -> bool:
-    """Return True if an address belongs to OpenAI itself, and not to another server with OpenAI's protocol."""
-    try:
-        return f".{httpx.URL(address).host}".endswith(".openai.com")
-    except httpx.InvalidURL:  # the request raises the error
-        return False
-
-
-def _speaks_openai(provider: str, api_base: str) -> bool:
-    """Return True if a server uses OpenAI's protocol although the model's name begins with another provider."""
-    if provider in ("ollama", "ollama_chat"):  # Ollama's own protocol is at the root
-        return api_base.rstrip("/").endswith("/v1")
-    return provider not in _OWN_PROTOCOL and provider not in _KEEPS_PROVIDER
 
 
 def sampling(
@@ -146,7 +39,7 @@ def sampling(
     sent: dict[str, Any] = {}
     extra = dict(settings.extra_body)
     left_out = []
-    own = {} if route.openai_compatible else _OWN_API.get(route.provider, dict.fromkeys(_EXTENDED))
+    own = {} if route.openai_compatible else OWN_API.get(route.provider, dict.fromkeys(_EXTENDED))
     for name in (*_STANDARD, *_EXTENDED):
         value = getattr(settings, name)
         if value is None:

@@ -17,11 +17,10 @@ from IPython.core.error import StdinNotImplementedError
 from llm_sandbox_nb.known_keys import KeyTextError, clean_key
 from llm_sandbox_nb.model.connection import forget_keys, keep_key
 from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.model.local_servers import LocalServer, find_local_servers
 from llm_sandbox_nb.model.model_list import providers
 from llm_sandbox_nb.model.model_names import (
-    LocalServer,
     configured_models,
-    find_local_servers,
     local_names,
     make_model,
     provider_of,

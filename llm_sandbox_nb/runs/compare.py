@@ -10,11 +10,11 @@ from llm_sandbox_nb.runs.aligned_steps import align
 from llm_sandbox_nb.runs.comparison_data import ComparedRuns, R, Totals
 from llm_sandbox_nb.runs.comparison_drawing import as_html, as_text
 from llm_sandbox_nb.runs.end_files import EndFiles
-from llm_sandbox_nb.runs.event_loops import Awaitable
+from llm_sandbox_nb.runs.event_loops import AwaitableResult
 from llm_sandbox_nb.sandbox.errors import HistoryError
 
 
-class Comparison(ComparedRuns[R], Awaitable):
+class Comparison(ComparedRuns[R], AwaitableResult):
     """The result of `run.compare`. A notebook shows the result as a table.
 
     >>> comparison.divergence, comparison.diff("/testbed/answer.txt")

@@ -15,7 +15,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 T = TypeVar("T")
 
 
-class Awaitable:
+class AwaitableResult:
     """Base class of results that can also be awaited."""
 
     def __await__(self) -> Generator[Any, None, Self]:

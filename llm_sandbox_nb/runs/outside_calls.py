@@ -18,7 +18,7 @@ from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.recorder import Listener
 from llm_sandbox_nb.agent.tools.text_file import file_diffs
 from llm_sandbox_nb.formatting import plural
-from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles, files_after
+from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles
 from llm_sandbox_nb.runs.fork import fork
 from llm_sandbox_nb.runs.outside_agent import (
     MODEL,
@@ -30,6 +30,7 @@ from llm_sandbox_nb.runs.outside_agent import (
 )
 from llm_sandbox_nb.runs.resume import ResumeOptions, resume
 from llm_sandbox_nb.runs.rewind import Destination, find_destination, last_rewind, rewind, undone_changes
+from llm_sandbox_nb.runs.rewind_points import files_after
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.started_runs import RunRequest, StartedRun, StartedRuns, Starter
 from llm_sandbox_nb.sandbox.contract import Changes

@@ -27,10 +27,11 @@ from llm_sandbox_nb.agent.tools.tool import Outcome, Tool, ToolContext
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply
 from llm_sandbox_nb.runs.aligned_steps import shown
-from llm_sandbox_nb.runs.checkpoint_files import files_after, starting_files
+from llm_sandbox_nb.runs.checkpoint_files import starting_files
 from llm_sandbox_nb.runs.end_files import EndFiles, left_out, printable
-from llm_sandbox_nb.runs.event_loops import Awaitable
+from llm_sandbox_nb.runs.event_loops import AwaitableResult
 from llm_sandbox_nb.runs.recorded_spec import recorded_shell, recorded_spec, sandbox_options
+from llm_sandbox_nb.runs.rewind_points import files_after
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.trajectory import events as ev
@@ -67,7 +68,7 @@ class Difference:
 
 
 @dataclass
-class ReplayReport(Awaitable, Generic[R]):
+class ReplayReport(AwaitableResult, Generic[R]):
     """The result of a replay."""
 
     run: R

@@ -28,16 +28,9 @@ from llm_sandbox_nb.agent.run_record import (
     users_since,
 )
 from llm_sandbox_nb.formatting import plural, shorten
-from llm_sandbox_nb.runs.checkpoint_files import (
-    CheckpointFiles,
-    Moment,
-    before_calls,
-    end_of_step,
-    files_after,
-    record_artifacts,
-    restore_artifacts,
-)
-from llm_sandbox_nb.runs.event_loops import Awaitable
+from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles, record_artifacts, restore_artifacts
+from llm_sandbox_nb.runs.event_loops import AwaitableResult
+from llm_sandbox_nb.runs.rewind_points import Before, before_calls, end_of_step, files_after
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange, Sandbox
 from llm_sandbox_nb.sandbox.history.diff import differing_paths
 from llm_sandbox_nb.sandbox.history.store import reading_history
@@ -90,7 +83,7 @@ class Destination:
 
 
 @dataclass(frozen=True)
-class Preview(Awaitable):
+class Preview(AwaitableResult):
     """The changes that a rewind would make to files. `incomplete` is a sentence about unknown changes."""
 
     step: int
@@ -147,7 +140,7 @@ class Preview(Awaitable):
 
 
 @dataclass(frozen=True)
-class RewindResult(Awaitable):
+class RewindResult(AwaitableResult):
     """The result of a rewind."""
 
     step: int
@@ -201,7 +194,7 @@ class RewindResult(Awaitable):
 
 
 def find_destination(
-    run: RunRecord, step: int, what: What = "both", before: Moment | None = None
+    run: RunRecord, step: int, what: What = "both", before: Before | None = None
 ) -> Destination:
     """Return the destination of a rewind to `step`.
 

@@ -16,9 +16,8 @@ from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.card.card import Display, ShownFile, run_display
 from llm_sandbox_nb.card.export import export_html
 from llm_sandbox_nb.formatting import plural, shorten
-from llm_sandbox_nb.runs.checkpoint_files import Moment
 from llm_sandbox_nb.runs.compare import Comparison, compare_runs
-from llm_sandbox_nb.runs.event_loops import Awaitable, run_in_loop, running_loop
+from llm_sandbox_nb.runs.event_loops import AwaitableResult, run_in_loop, running_loop
 from llm_sandbox_nb.runs.fork import fork
 from llm_sandbox_nb.runs.recorded_spec import recorded_toolbox
 from llm_sandbox_nb.runs.replay import ReplayReport, rebuild, replay
@@ -34,6 +33,7 @@ from llm_sandbox_nb.runs.rewind import (
     ready_text,
     rewind,
 )
+from llm_sandbox_nb.runs.rewind_points import Before
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.branches import Branch
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class ClosedSandbox(Awaitable):
+class ClosedSandbox(AwaitableResult):
     """Result of `Run.close`. A cell shows the result as a line, and the result can be awaited."""
 
     def __repr__(self) -> str:
         return "The sandbox of the run is closed; its files are kept."
 
 
-class Run(RunRecord, Awaitable):
+class Run(RunRecord, AwaitableResult):
     """A run. In a coroutine, `await` the results of methods such as `rewind` and `resume`.
 
     >>> result = await solve("How many r's are in strawberry?", model="openai/gpt-5")
@@ -94,7 +94,7 @@ class Run(RunRecord, Awaitable):
 
     # --- rewind ---
 
-    def preview(self, step: int, what: What = "both", *, before: Moment | None = None) -> Preview:
+    def preview(self, step: int, what: What = "both", *, before: Before | None = None) -> Preview:
         """Return the changes that `rewind` would make to files.
 
         Raises:
@@ -109,7 +109,7 @@ class Run(RunRecord, Awaitable):
         step: int,
         what: What = "both",
         *,
-        before: Moment | None = None,
+        before: Before | None = None,
         attempt: Branch | str | None = None,
         others: bool = False,
     ) -> RewindResult:
@@ -318,7 +318,7 @@ class Run(RunRecord, Awaitable):
         self,
         step: int,
         *,
-        before: Moment | None = None,
+        before: Before | None = None,
         isolation: str | None = None,
         network: str | None = None,
     ) -> Run:

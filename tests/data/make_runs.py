@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.runs.checkpoint_files import end_of_step
+from llm_sandbox_nb.runs.rewind_points import end_of_step
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.calm_steps import CalmSteps, step_rows
 from llm_sandbox_nb.trajectory.journal import read_journal

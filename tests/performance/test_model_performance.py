@@ -15,7 +15,7 @@ from best_of import best_of
 
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.model.contract import ModelSettings
-from llm_sandbox_nb.model.litellm_model import LiteLLMRoad
+from llm_sandbox_nb.model.litellm_transport import LiteLLMTransport
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.remote_model import RemoteModel
 
@@ -82,7 +82,7 @@ def test_a_request_takes_half_of_the_cpu_that_litellm_takes(
         direct = milliseconds_of_a_request(made)
         with monkeypatch.context() as patch:
             patch.setattr(RemoteModel, "_direct_route", lambda *_: None)
-            assert isinstance(asyncio.run(made._road()), LiteLLMRoad)
+            assert isinstance(asyncio.run(made._transport()), LiteLLMTransport)
             return direct, milliseconds_of_a_request(made)
 
     direct, litellm = best_of(3, both, bar=0.5, by=lambda pair: pair[0] / pair[1])

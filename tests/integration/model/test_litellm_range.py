@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from llm_sandbox_nb.cli import FAILED, main
-from llm_sandbox_nb.model.litellm_model import COMPROMISED, backend
+from llm_sandbox_nb.model.litellm_transport import COMPROMISED, backend
 
 ROOT = Path(__file__).parents[3]
 TESTS = [

@@ -23,7 +23,7 @@ from support import PATIENCE, run
 from variant_server import VariantServer
 
 from llm_sandbox_nb.model.contract import ContextOverflowError, ModelError, ModelSettings, Reply
-from llm_sandbox_nb.model.litellm_model import backend
+from llm_sandbox_nb.model.litellm_transport import backend
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import COUNT_TOLERANCE_TOKENS, RetryPolicy, reply_with_retries
 
@@ -208,7 +208,7 @@ def test_a_wrong_address_in_the_environment_is_named(address: str, monkeypatch: 
 
 
 def test_an_endless_error_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_sandbox_nb.model.direct._MAX_ERROR_BYTES", 1000)
+    monkeypatch.setattr("llm_sandbox_nb.model.direct_transport._MAX_ERROR_BYTES", 1000)
     endless = Variant("endless", first_answer=(400, "text/plain", b"no " * 1_000_000))
     with (
         VariantServer([endless]) as server,
@@ -236,7 +236,7 @@ def test_openai_gets_a_schema_that_it_accepts(
         return dict(server.requests[-1].body["tools"][0]["function"]["parameters"])
 
     assert sent() == schema
-    monkeypatch.setattr("llm_sandbox_nb.model.direct.is_openai_itself", lambda address: True)
+    monkeypatch.setattr("llm_sandbox_nb.model.direct_transport.is_openai_itself", lambda address: True)
     accepted = {"a": {"type": "string", "pattern": "[0-9]+"}, "b": {"type": "string"}}
     assert sent() == {"type": "object", "properties": accepted}
 

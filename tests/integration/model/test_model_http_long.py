@@ -13,7 +13,7 @@ from support import run
 
 from llm_sandbox_nb.model.contract import Model, ModelError, ModelSettings
 from llm_sandbox_nb.model.known_history import KnownHistories
-from llm_sandbox_nb.model.litellm_model import backend
+from llm_sandbox_nb.model.litellm_transport import backend
 from llm_sandbox_nb.model.message_form import MessageForm, clean_messages
 from llm_sandbox_nb.model.model_names import make_model
 

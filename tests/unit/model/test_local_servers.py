@@ -13,8 +13,8 @@ import pytest
 from loopback_http import LoopbackHandler, LoopbackServer
 from support import run
 
-from llm_sandbox_nb.model import model_names
-from llm_sandbox_nb.model.model_names import LocalServer, find_local_servers
+from llm_sandbox_nb.model import local_servers
+from llm_sandbox_nb.model.local_servers import LocalServer, find_local_servers
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -118,7 +118,7 @@ def test_a_proxy_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_that_never_finishes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound is for the whole answer: a byte now and then does not extend it."""
-    monkeypatch.setattr(model_names, "_TIMEOUT", 0.5)
+    monkeypatch.setattr(local_servers, "_TIMEOUT", 0.5)
     over = threading.Event()
 
     def drips(handler: BaseHTTPRequestHandler) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from llm_sandbox_nb.model.litellm_model import backend
+from llm_sandbox_nb.model.litellm_transport import backend
 from llm_sandbox_nb.model.model_list import cost, models_of_list, providers
-from llm_sandbox_nb.model.request import accepts_setting, needs_responses, reasons
+from llm_sandbox_nb.model.request import accepts_setting, reasons
 from llm_sandbox_nb.model.route import Route
+from llm_sandbox_nb.model.route_choice import needs_responses
 from llm_sandbox_nb.trajectory.events import Usage
 
 CHAT = [

@@ -6,12 +6,13 @@ import pytest
 
 from llm_sandbox_nb.model.connection import Access
 from llm_sandbox_nb.model.contract import ModelError, ModelSettings
-from llm_sandbox_nb.model.direct import DirectRoad
-from llm_sandbox_nb.model.litellm_model import LiteLLMRoad, backend
+from llm_sandbox_nb.model.direct_transport import DirectTransport
+from llm_sandbox_nb.model.litellm_transport import LiteLLMTransport, backend
 from llm_sandbox_nb.model.message_form import MessageForm, clean_messages
-from llm_sandbox_nb.model.request import find_route, sampling
-from llm_sandbox_nb.model.road import Road
+from llm_sandbox_nb.model.request import sampling
+from llm_sandbox_nb.model.route_choice import find_route
 from llm_sandbox_nb.model.server_habits import ServerHabits
+from llm_sandbox_nb.model.transport import Transport
 
 SETTINGS = ModelSettings(
     temperature=0.7,
@@ -30,11 +31,11 @@ def _no_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def road_of(name: str, address: str | None = None) -> Road:
+def transport_of(name: str, address: str | None = None) -> Transport:
     access = Access(address)
     if route := find_route(name, address):
-        return DirectRoad(route, access, ServerHabits())
-    return LiteLLMRoad(backend(), name, access)
+        return DirectTransport(route, access, ServerHabits())
+    return LiteLLMTransport(backend(), name, access)
 
 
 @pytest.mark.parametrize(
@@ -55,16 +56,16 @@ def road_of(name: str, address: str | None = None) -> Road:
     ],
 )
 def test_routes(name: str, address: str | None, model: str, provider: str, compatible: bool) -> None:
-    route = road_of(name, address).route
+    route = transport_of(name, address).route
     assert (route.model, route.provider) == (model, provider)
     assert route.openai_compatible == compatible or provider == "azure"
 
 
 def test_an_address_in_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="No provider is known for the model your-model"):
-        road_of("your-model")
+        transport_of("your-model")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://x/v1")
-    assert road_of("your-model").route.model == "openai/your-model"
+    assert transport_of("your-model").route.model == "openai/your-model"
 
 
 @pytest.mark.parametrize(
@@ -104,22 +105,24 @@ def test_an_address_in_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -
 def test_settings_as_each_provider_takes_them(
     name: str, sent: dict[str, Any], left_out: tuple[str, ...]
 ) -> None:
-    road = road_of(name)
-    found, missing = sampling(road.route, SETTINGS, road.accepts)
+    transport = transport_of(name)
+    found, missing = sampling(transport.route, SETTINGS, transport.accepts)
     assert (found, missing) == (sent, left_out)
     assert SETTINGS.extra_body == {"x": 1}
 
 
 def test_extra_body_of_the_person_wins() -> None:
     settings = ModelSettings(top_k=20, extra_body={"top_k": 5})
-    road = road_of("hosted_vllm/m")
-    sent, _ = sampling(road.route, settings, road.accepts)
+    transport = transport_of("hosted_vllm/m")
+    sent, _ = sampling(transport.route, settings, transport.accepts)
     assert sent == {"extra_body": {"top_k": 5}}
 
 
 def test_what_was_refused_is_left_out() -> None:
-    road = road_of("hosted_vllm/m")
-    sent, left_out = sampling(road.route, ModelSettings(temperature=1.0, top_k=3), road.accepts, {"top_k"})
+    transport = transport_of("hosted_vllm/m")
+    sent, left_out = sampling(
+        transport.route, ModelSettings(temperature=1.0, top_k=3), transport.accepts, {"top_k"}
+    )
     assert (sent, left_out) == ({"temperature": 1.0}, ("top_k",))
 
 

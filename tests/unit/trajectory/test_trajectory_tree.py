@@ -10,7 +10,7 @@ from card_runs import run_events
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.runs.checkpoint_files import before_calls, end_of_step, files_after
+from llm_sandbox_nb.runs.rewind_points import before_calls, end_of_step, files_after
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 

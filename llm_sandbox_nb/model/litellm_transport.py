@@ -25,10 +25,10 @@ from llm_sandbox_nb.model import proxies
 from llm_sandbox_nb.model.connection import Access
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.errors import Target
-from llm_sandbox_nb.model.request import litellm_route
-from llm_sandbox_nb.model.road import ModelRequest
 from llm_sandbox_nb.model.route import Route
+from llm_sandbox_nb.model.route_choice import litellm_route
 from llm_sandbox_nb.model.stream import CallPiece, Piece
+from llm_sandbox_nb.model.transport import ModelRequest
 from llm_sandbox_nb.trajectory.events import Usage
 
 _ENVIRONMENT = {
@@ -101,7 +101,7 @@ _LITELLM_HTTP = frozenset({"anthropic", "gemini"})
 _log = logging.getLogger(__name__)
 
 
-class LiteLLMRoad:
+class LiteLLMTransport:
     """Way to send requests to a model through LiteLLM.
 
     LiteLLM caches connections beyond the life of event loops, and its HTTP client silently repeats a request when the

@@ -28,8 +28,8 @@ class ModelRequest:
     """Seconds without data after which the request fails."""
 
 
-class Road(Protocol):
-    """Way to send requests to a model. Implementations are `DirectRoad` and `LiteLLMRoad`."""
+class Transport(Protocol):
+    """Way to send requests to a model. Implementations are `DirectTransport` and `LiteLLMTransport`."""
 
     route: Route
 

@@ -22,17 +22,15 @@ from llm_sandbox_nb.model.errors import ServerError, Target
 from llm_sandbox_nb.model.known_history import compact_json
 from llm_sandbox_nb.model.model_list import cost
 from llm_sandbox_nb.model.request import (
-    OPENAI,
     accepts_setting,
-    address_of_environment,
-    is_openai_itself,
     reasons,
 )
-from llm_sandbox_nb.model.road import ModelRequest
 from llm_sandbox_nb.model.route import Route
+from llm_sandbox_nb.model.route_choice import OPENAI, address_of_environment, is_openai_itself
 from llm_sandbox_nb.model.server_habits import ServerHabits
 from llm_sandbox_nb.model.server_replies import read_reply
 from llm_sandbox_nb.model.stream import Piece
+from llm_sandbox_nb.model.transport import ModelRequest
 
 _MAX_ERROR_BYTES = 1 << 20
 _REFUSED_AT_TOP = frozenset({"oneOf", "anyOf", "allOf", "enum", "const", "not"})
@@ -42,7 +40,7 @@ _NO_KEY = {"openai": "no-key", "hosted_vllm": "fake-api-key"}
 """Keys that are sent to a server if the person has none."""
 
 
-class DirectRoad:
+class DirectTransport:
     """Way to send requests to a model without LiteLLM."""
 
     def __init__(self, route: Route, access: Access, habits: ServerHabits) -> None:
