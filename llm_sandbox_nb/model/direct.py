@@ -1,7 +1,7 @@
 """Requests without LiteLLM to a model whose server speaks OpenAI's protocol, with one HTTP request for each reply.
 
 Each request has a connection of its own: no connection stays open after a run or goes stale during a long tool call,
-and cancelling closes the connection. A request is sent once.
+and cancelling closes the connection. A failed request is not sent again here.
 """
 
 from __future__ import annotations

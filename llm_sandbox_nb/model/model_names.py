@@ -31,7 +31,7 @@ _KEYS = {
     "groq": "GROQ_API_KEY", "mistral": "MISTRAL_API_KEY", "openai": "OPENAI_API_KEY",
     "openrouter": "OPENROUTER_API_KEY", "xai": "XAI_API_KEY",
 }  # fmt: skip
-"""Providers that completion offers first, with the variables of their keys."""
+"""Providers that completion offers first, with the environment variables of their keys."""
 
 
 def make_model(
@@ -120,7 +120,7 @@ def script_names() -> list[str]:
 
 @functools.cache
 def provider_models(provider: str) -> tuple[str, ...]:
-    """Return the provider's models in LiteLLM's list that call tools, with the provider before a slash."""
+    """Return the names, such as `openai/gpt-5`, of the provider's models that can call tools in LiteLLM's list."""
     found = {
         name if name.startswith(f"{provider}/") else f"{provider}/{name}"
         for name, about in models_of_list().items()
@@ -133,7 +133,7 @@ def provider_models(provider: str) -> tuple[str, ...]:
 
 
 def typed_key_of(model: str, api_base: str | None = None) -> str | None:
-    """Return the key that was typed for the provider of a model."""
+    """Return the key that was typed for the provider of a model, or None."""
     return typed_key(provider_of(model, api_base)) if typed_providers() else None
 
 
@@ -170,7 +170,7 @@ class LocalServer(NamedTuple):
 async def find_local_servers(ports: Iterable[tuple[str, int]] | None = None) -> list[LocalServer]:
     """Find the servers on 127.0.0.1 that list models, with one request of at most two seconds each.
 
-    Any program may answer, so answers are not trusted. Their size and time are limited, and only plain names are used.
+    Any program may answer. So the size and time of answers are limited, and names with unusual characters are ignored.
     """
     asked = list(PORTS.items()) if ports is None else list(ports)
     # Neither a proxy nor a redirect may lead the request to another machine.
