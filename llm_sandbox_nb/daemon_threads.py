@@ -1,4 +1,4 @@
-"""Running of functions in daemon threads. A run at its time limit and a program at its end do not wait for the threads.
+"""Functions in daemon threads. A run that reaches its time limit and a program that ends do not wait for the threads.
 
 This module imports nothing from llm_sandbox_nb, so that every other module can import it.
 """

@@ -1,7 +1,6 @@
 """Base class of the exceptions in this package.
 
-The classes below can be imported from `llm_sandbox_nb`. Each class is defined in the
-subpackage that raises it::
+The classes below can be imported from `llm_sandbox_nb`. Each class is defined in the subpackage that raises it::
 
     LLMSandboxError
     ├── InputError (ValueError)

@@ -1,9 +1,9 @@
 """Reading and writing of `trajectory.json`, the format of the LLM-in-Sandbox paper's package.
 
 Such a file is written next to every journal. As in that package, each call is a record. A reply with several calls
-gives several records, and only the first of them has the thought. The records are under the key `steps` in
-files of the package's command `run`, and under `trajectory` in files of its command `benchmark`. Files of `benchmark`
-also have `agent_answer`. `save_responses` writes a file for each request and each reply, like that package.
+gives several records, and only the first of them has the thought. The records are under the key `steps` in files of
+the package's command `run`, and under `trajectory` in files of its command `benchmark`. Files of `benchmark` also have
+`agent_answer`. `save_responses` writes a file for each request and each reply, like that package.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _records(step: Step) -> Iterator[dict[str, Any]]:
 
 
 def _observation(call: Call) -> str:
-    # Without the number of remaining steps, which the paper's package writes into messages, but not into its file.
+    # The body lacks the number of remaining steps: the paper's package writes it into messages, but not into its file.
     return call.result.body if call.result else call.live_output
 
 

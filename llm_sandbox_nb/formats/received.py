@@ -148,7 +148,7 @@ def iso_time(value: float | None) -> str | None:
 
 
 def arguments(value: Any) -> tuple[dict[str, Any] | None, str]:
-    """Return the arguments of a call as an object and as JSON text. The object is None for a text of another form.
+    """Return the arguments of a call as an object and as JSON text. The object is None if the text is no JSON object.
 
     If `value` is an object or is missing, the text is empty.
     """

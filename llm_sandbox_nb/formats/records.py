@@ -4,8 +4,8 @@
         print(run.name, run.form, run.trajectory.stop_reason)
     documents = write_record(trajectory, "atif", folder)
 
-The Jupyter server runs this module as a program, which reads a file from standard input and prints the events of the
-run in it as JSON:
+The Jupyter server runs this module as a program, which reads a file from standard input and prints the events of its
+run as JSON:
 
     python -m llm_sandbox_nb.formats.records < trajectory.json
 
@@ -56,7 +56,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 MAX_FILE_BYTES = 512 * 1024**2
 """Maximum size of a file in bytes."""
 MAX_MEMORY_BYTES = 4 * 1024**3
-"""Maximum memory of this module as a program, in bytes."""
+"""Maximum memory, in bytes, of this module when it runs as a program."""
 _NAME_PATTERNS = (f"{Path(SEED).stem}*.json", "*.traj", "*.traj.json", "*.eval")
 _MAX_RUNS = 10_000
 

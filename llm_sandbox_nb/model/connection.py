@@ -102,7 +102,9 @@ def keep_key(provider: str, key: str) -> None:
 
 
 def forget_keys(provider: str | None = None) -> list[str]:
-    """Forget the typed key of a provider, or all typed keys if `provider` is None. Return the affected providers."""
+    """Forget the typed key of a provider, or all typed keys if `provider` is None. Return the providers whose keys
+    were forgotten.
+    """
     forgotten = [name for name in _keys if provider in (None, name)]
     for name in forgotten:
         del _keys[name]

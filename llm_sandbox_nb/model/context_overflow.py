@@ -1,4 +1,4 @@
-"""Detection of context overflows, which means conversations that are too long for a model, in error messages.
+"""Detection of error messages about a context overflow, which is a conversation that is too long for the model.
 
 The token counts in such a message are read too.
 """

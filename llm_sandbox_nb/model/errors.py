@@ -61,8 +61,8 @@ _TOOLS = _pattern(
 )
 """Matches the error of a server or chat template that does not accept tools, or messages with tool results."""
 _TEMPLATE = _pattern(r"jinja|chat[ _]template|template error|raise_exception")
-"""Matches the error of a chat template that refused the messages. A retry does not help, even if
-the status is that of a server error."""
+"""Matches the error of a chat template that refused the messages. A retry does not help, even if the status is
+that of a server error."""
 _LOADING = _pattern(
     r"loading (?:the )?model|model (?:is|was) (?:still |currently )?(?:being )?load|(?:still|currently) loading",
     r"is loading|is (?:currently |still )?(?:starting|initiali[sz]ing|warming)|warming up",

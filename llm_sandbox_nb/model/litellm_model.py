@@ -80,7 +80,7 @@ def backend() -> Any:
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     litellm.disable_hf_tokenizer_download = True
-    # LiteLLM stops a reply with many equal pieces, but a line of a table has many too. The token limit is enough.
+    # LiteLLM stops a reply with many equal pieces in a row, which a table's line may have. The token limit suffices.
     litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "openai", "openai._base_client"):
         logging.getLogger(name).addFilter(_KEY_FILTER)

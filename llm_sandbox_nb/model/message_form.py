@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 SendReasoning = Literal["auto", "none", "reasoning_content", "thinking_blocks"]
-"""Field of an assistant message in which reasoning is sent back. `auto` chooses the field by provider."""
+"""Field of an assistant message in which reasoning is sent back to the provider. With `auto`, the field depends on the
+provider. With `none`, no reasoning is sent back."""
 
 REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_text", "reasoning_details")
 """Fields in which servers send reasoning. Only servers that need reasoning get it back: others refuse it."""
@@ -29,7 +30,7 @@ _NOT_SENT = frozenset(
         "audio", "annotations", *REASONING,
     }
 )  # fmt: skip
-"""Fields of a reply that are not sent back as unknown fields. Other code decides if they are sent back."""
+"""Known fields of a reply, which `unknown_fields` does not include. Other code decides if these are sent back."""
 
 
 @dataclass(frozen=True)

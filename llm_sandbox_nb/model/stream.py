@@ -32,7 +32,7 @@ class ThinkingSplitter:
     _waiting: str = ""
     """Text that may be the beginning of a tag."""
     _end: str | None = field(default=None)
-    """Tag that ends the current thinking. None between two passages of thinking, and empty after the last one."""
+    """Tag that ends the current thinking. None before each passage of thinking, and empty after the last one."""
 
     def add(self, piece: str) -> tuple[str, str]:
         """Add a piece. Return the new text and the new thinking, without characters that may begin a tag."""

@@ -27,8 +27,8 @@ _WIDTHS = (
     "embedding_length", "feed_forward_length", "vocab_size", "expert_count", "attention.head_count",
     "attention.head_count_kv", "attention.key_length", "attention.value_length",
 )  # fmt: skip
-"""Names of header values that are dimensions of a tensor, or divisors of a dimension. So a valid file has at least one
-dimension that is as large as the largest of them."""
+"""Names of header values that are dimensions of a tensor, or divisors of a dimension. So the largest dimension in a
+valid file is at least as large as each of these values."""
 _STORED_PREFIXES = ("general.", "split.")
 _STORED_SUFFIXES = (
     ".context_length", ".block_count", ".embedding_length", ".attention.head_count", ".attention.head_count_kv",
@@ -52,7 +52,7 @@ class GgufHeader:
 
     @property
     def is_plausible(self) -> bool:
-        """True if the file has at least one tensor per layer, and a dimension as large as the largest of `_WIDTHS`.
+        """True if the file has at least one tensor per layer, and a dimension as large as the `_WIDTHS`.
 
         Otherwise, a program that allocates a model with these numbers before it reads the tensors could use up the
         memory.

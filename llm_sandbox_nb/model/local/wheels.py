@@ -96,7 +96,7 @@ def _kept(note: Path, partial: Path, model: ListedModel) -> tuple[int, int]:
 def _installed(model: ListedModel) -> dict[WheelPart, Path]:
     """Return the files of the parts that installed packages contain.
 
-    A model with a single part gets no file: an installed file would be damaged, or else `present` would have found it.
+    A model with a single part gets no file: an installed file is damaged, because `ListedSource.present` refused it.
     """
     if len(model.parts) == 1:
         return {}
