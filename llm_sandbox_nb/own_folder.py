@@ -165,7 +165,7 @@ def file_names(folder: Path) -> Iterator[str]:
 
 
 def names_below(folder: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
-    """Yield the paths below `folder` whose last part `wanted` accepts. Links and pipes are included, folders are not."""
+    """Yield the paths below `folder` whose last part `wanted` accepts. Links and pipes are included, but no folders."""
     for inner, entry in _entries(folder):
         if wanted(entry.name):
             yield folder / inner / entry.name

@@ -30,7 +30,7 @@ _LABEL = re.compile(r"Execution output of \\?\[[^\]\n]*\]:\n?")
 _STREAMS = re.compile(r"\\?\[STDOUT\]\n(.*?)(?:\n?\\?\[STDERR\]\n(.*))?", re.DOTALL)
 _COUNTER = re.compile(r"\s*\[?Steps remaining: -?\d+\]?[ \t]*(?:\n[^\n]*)?\s*\Z", re.IGNORECASE)
 _COUNTER_CHARACTERS = 400
-"""Number of characters at the end of a text in which the counter of remaining steps is searched."""
+"""Number of characters at the end of a text that are searched for the counter of remaining steps."""
 _REFUSED = re.compile(r"\s*(?:ERROR\b|Error\b[:!]?|Unknown command:)")
 _SHELLS = ("execute_bash", "bash")
 NEW_SHELLS = {"shell": "of each call"}

@@ -374,8 +374,8 @@ _RULES: tuple[Callable[[Failure, Target], ModelError | None], ...] = (
 
 
 # --- the content of exceptions: ServerError, and exceptions of LiteLLM, OpenAI's client, httpx and aiohttp ---
-# LiteLLM maps errors by their text, and maps some incorrectly. The status, headers and body of the provider's answer
-# are further down the chain of exceptions, and take precedence.
+# LiteLLM chooses its exception by the text of an error, sometimes incorrectly. The status, headers and body of
+# the provider's answer are further down the chain of exceptions, and take precedence.
 
 _MAX_DETAIL_LENGTH = 600
 _MAX_TEXT_LENGTH = 20_000

@@ -168,7 +168,7 @@ class LocalServer(NamedTuple):
 
 
 async def find_local_servers(ports: Iterable[tuple[str, int]] | None = None) -> list[LocalServer]:
-    """Find the servers on 127.0.0.1 that list models, with one request of at most two seconds each.
+    """Find the servers on 127.0.0.1 that list models, with one request of at most two seconds to each.
 
     Any program may answer. So the size and time of answers are limited, and names with unusual characters are ignored.
     """

@@ -26,8 +26,8 @@ logging.getLogger("httpx").addFilter(
 )  # its messages contain the whole address, and a key may be in the query
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _ACCEPTED_ENCODINGS = "gzip, deflate"
-"""Compressions that a server may use for its answers. In one step, 64 KB of them unpack to at most 66 MB. With zstd,
-64 KB could unpack to 2 GB."""
+"""Compressions that a server may use for its answers. In one step, 64 KB of compressed data unpack to at
+most 66 MB with these, but to 2 GB with zstd."""
 
 
 def is_loopback(host: str) -> bool:

@@ -60,8 +60,8 @@ from llm_sandbox_nb.trajectory.events import Usage
 _MAX_STORED_REASONINGS = 4096
 _CHARACTERS_PER_TOKEN = 4
 _REPORT_SECONDS = 60.0
-"""Seconds for which a reported context limit is reused. A benchmark needs the limit for each task, and the server needs
-up to six requests to report it."""
+"""Seconds for which a reported context limit is reused. A benchmark needs the limit for each task, and one report needs
+up to six requests."""
 
 
 class _ListenerError(LLMSandboxError):

@@ -24,7 +24,7 @@ _STANDARD = ("temperature", "top_p", "max_tokens")
 _EXTENDED = ("top_k", "min_p", "repetition_penalty")
 SETTINGS = frozenset(_STANDARD + _EXTENDED)
 """Names of the settings that are left out of requests to a model that does not accept them."""
-# For each provider with an API of its own, the extended settings that it accepts, with LiteLLM's names for them.
+# Extended settings that providers with an API of their own accept, with LiteLLM's names for these settings.
 _OWN_API: dict[str, dict[str, str]] = {
     "anthropic": {"top_k": "top_k"},
     "bedrock": {"top_k": "top_k"},

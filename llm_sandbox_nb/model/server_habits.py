@@ -1,4 +1,4 @@
-"""Habits of a model's server, learned from its refusals and applied to all further requests.
+"""Habits of a model's server, which are learned from refused requests and applied to all further requests.
 
 Code for a new quirk of a provider often belongs in another module. `request.py` has the rules by the provider's name,
 `server_replies.py` reads unusual forms of replies, and `message_form.py` changes the fields and roles of messages.

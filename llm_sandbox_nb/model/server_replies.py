@@ -36,7 +36,7 @@ _FINISHES = {
 }  # fmt: skip
 _MAX_REPLY_BYTES = 256 * 1024**2
 _MAX_LINE_LENGTH = 32 * 1024**2
-"""Maximum characters of one line, or of one JSON text on many lines."""
+"""Maximum number of characters of one line, or of one JSON text on many lines."""
 _NOT_FINISHED = frozenset({"", "null", "none", "error", "abort"})
 """Values of `finish_reason` in a reply that has not ended."""
 

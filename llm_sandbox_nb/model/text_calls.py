@@ -10,8 +10,8 @@ A text may also only show a call: in an example, a thought, a file, or the outpu
 3. the call is complete, all names are offered tools, and the arguments fit their schemas;
 4. only white space follows the last call.
 
-If one of several calls does not count, no call counts. JSON counts only at the end of a reply if it has no begin mark
-such as `<tool_call>`, or if it is in a fence. The forms are in `text_formats.FORMATS`.
+If one of several calls does not count, no call counts. JSON without a begin mark such as `<tool_call>`, and JSON in a
+fence, counts only at the end of a reply. The forms are in `text_formats.FORMATS`.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class GgufHeader:
 
     @property
     def is_plausible(self) -> bool:
-        """True if the file has at least one tensor per layer, and a dimension as large as the `_WIDTHS`.
+        """True if the file has a tensor for each layer, and a dimension at least as large as each of `_WIDTHS`.
 
         Otherwise, a program that allocates a model with these numbers before it reads the tensors could use up the
         memory.
