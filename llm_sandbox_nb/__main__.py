@@ -1,4 +1,4 @@
-"""`python -m llm_sandbox_nb` is `llm-sandbox-nb`."""
+"""Program of `python -m llm_sandbox_nb`, which does the same as the command `llm-sandbox-nb`."""
 
 import sys
 

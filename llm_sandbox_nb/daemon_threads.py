@@ -1,6 +1,6 @@
-"""Functions in daemon threads. Neither a run at its time limit nor the end of the program waits for them.
+"""Functions in daemon threads. A run that reaches its time limit and a program that ends do not wait for the threads.
 
-This module imports nothing of the package, so that every package can use it.
+This module imports nothing from llm_sandbox_nb, so that every other module can import it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ T = TypeVar("T")
 async def in_daemon_thread(function: Callable[..., T], *arguments: Any, name: str = "in-thread") -> T:
     """Run `function(*arguments)` in a daemon thread, and return the result.
 
-    Unlike with `asyncio.to_thread`, an abandoned function does not keep the event loop or the program alive.
+    Unlike `asyncio.to_thread`, a function whose result is no longer awaited keeps neither the event loop nor the
+    program alive.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

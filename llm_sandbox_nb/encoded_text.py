@@ -1,4 +1,4 @@
-"""Text files with a byte order mark, as Windows programs write them in UTF-8 and UTF-16."""
+"""Decoding of text that may begin with a byte order mark, which many Windows programs write."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ _BYTE_ORDER_MARKS = (
 
 
 def text_of(data: bytes, errors: str = "replace") -> str:
-    """Decode text in the encoding that its byte order mark names, or in UTF-8 without a mark. The mark is removed."""
+    """Decode `data` in the encoding of its byte order mark, or in UTF-8 if there is no mark. Remove the mark."""
     encoding = next((name for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), "utf-8")
     return data.decode(encoding, errors)

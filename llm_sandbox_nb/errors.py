@@ -1,6 +1,6 @@
 """Base class of the exceptions in this package.
 
-The classes below can be imported from `llm_sandbox_nb`. Each is defined in the package that raises it::
+The classes below can be imported from `llm_sandbox_nb`. Each class is defined in the subpackage that raises it::
 
     LLMSandboxError
     ├── InputError (ValueError)
@@ -17,11 +17,11 @@ The classes below can be imported from `llm_sandbox_nb`. Each is defined in the 
         ├── TransferError
         └── HistoryError
 
-The package's other exceptions derive from these classes too. They belong to one command or stay inside the package.
-The exceptions of `sandbox/executor` derive from Python's own, because that code runs inside the sandbox, with the
-standard library only.
+All further exceptions of the package derive from these classes too. Each of them belongs to a single command, or is
+caught inside the package. The exceptions of `sandbox/executor` derive from Python's built-in exceptions, because that
+code runs inside the sandbox, where only the standard library is available.
 
-This module imports nothing from the package, so that every module can import it.
+This module imports nothing from llm_sandbox_nb, so that every other module can import it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from __future__ import annotations
 class LLMSandboxError(Exception):
     """Base of the exceptions that this package raises.
 
-    The message is one sentence that says what to do. A notebook shows the sentence in place of a traceback.
+    The message is one sentence, which names the problem and says what to do. A notebook shows the sentence in place of
+    a traceback.
 
     For example, catch everything that can go wrong in a run::
 

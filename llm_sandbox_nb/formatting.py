@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def format_cost(cost: float | None) -> str:
-    """Return an amount of US dollars, with four decimals if it is below one dollar. None is an unknown price."""
+    """Format US dollars with four decimals below one dollar, and with two from there on. None means an unknown cost."""
     if cost is None or not math.isfinite(cost):
         return "cost unknown"
     if 0 < cost < 0.0001:
@@ -19,7 +19,10 @@ def format_cost(cost: float | None) -> str:
 
 
 def format_spent(cost: float | None, budget: float | None) -> str:
-    """Return the spent US dollars and the budget, both with two decimals unless the amount is below one cent."""
+    """Format the spent US dollars and the budget, or only the spent US dollars if `budget` is None.
+
+    Next to a budget, amounts have two decimals, except for amounts below one cent.
+    """
     if budget is None:
         return format_cost(cost)
     if cost is None or not math.isfinite(cost):
@@ -102,7 +105,7 @@ MODEL_FAILURES = {
 
 
 def format_model_failure(kind: str) -> str:
-    """Return the reason why a request failed in a few words. The text is empty if `kind` is unknown."""
+    """Return in a few words why a request to a model failed. The text is empty if `kind` is unknown."""
     return MODEL_FAILURES.get(kind, "")
 
 
@@ -120,7 +123,7 @@ CALL_FAILURES = {
 
 
 def format_call_failure(kind: str) -> str:
-    """Return the reason why a tool call failed, in a few words."""
+    """Return in a few words why a tool call failed. An unknown `kind` is itself written as words."""
     return CALL_FAILURES.get(kind, sentence_case(kind))
 
 
@@ -144,7 +147,7 @@ def _two_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
 
 
 def _rounded(value: float) -> int:
-    """Round halves up, as JavaScript does; `round` goes to the even number."""
+    """Round halves up, as JavaScript does. Python's `round` would round a half to the even number."""
     return math.floor(value + 0.5)
 
 
@@ -159,9 +162,10 @@ def shorten(text: str, most: int, mark: str = "...") -> str:
 
 
 TAIL_LINES = 20
-"""Number of lines that `clip` shows from the end of a text, because errors are usually there."""
+"""Number of lines that `clip` shows from the end of a text, where errors usually are."""
 _MIN_TAIL_LINE_CHARACTERS = 80
-"""Minimum number of characters for each of these lines. If the limit is too low for that, `clip` shows fewer lines."""
+"""Minimum number of characters for each of these lines. If `limit` is too low for `TAIL_LINES` lines of this length,
+`clip` shows fewer lines."""
 
 
 def clip(text: str, limit: int) -> str:

@@ -1,8 +1,8 @@
-"""Keys of this process: checked before use, and removed from every text that leaves the process.
+"""API keys of this process: checked before use, and removed from every text that leaves the process.
 
-Every key that a person gave, typed or has in the environment is known here. Journals, cards, the terminal, logs and
-errors pass their texts through `without_keys`. This module imports nothing of the package, so that every package can
-use it.
+This module knows every key that a person passed, typed or set in the environment. All texts for journals, cards, the
+terminal, logs and errors pass through `without_keys`. From llm_sandbox_nb, this module imports only `errors`, so that
+every other module can import it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _known: set[str] = set()
 
 
 class KeyTextError(LLMSandboxError, ValueError):
-    """Raised for an empty or invalid key. The message names the source of the key, never the key."""
+    """Error for an empty or invalid key. The message names the source of the key, never the key."""
 
 
 def clean_key(key: str, source: str) -> str:
-    """Return the key without the blanks and line ends around it, which copying adds. Errors name its `source`.
+    """Return `key` without the blanks and line ends that copying may add around it. Errors name the key's `source`.
 
     Raises:
         KeyTextError: if nothing is left, or if the key has quotes around it or a character that is not printable ASCII.
@@ -71,7 +71,7 @@ def remember_key(key: str) -> None:
 
 
 def remember_address(address: str) -> None:
-    """Add the password and the keys in an address to the known keys. Parameter names show which values are keys."""
+    """Add the password and the keys in an address to the known keys. The names of parameters show which are keys."""
     try:
         parts = urlsplit(address)
     except ValueError:

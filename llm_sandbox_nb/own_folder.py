@@ -2,8 +2,8 @@
 
 A run folder may be hostile, with links, pipes and devices at any place. The folder itself may be reached through a
 link, because a person names that path. Below the folder, each part of a path is opened relative to its parent folder
-and without following links, and only regular files are opened. On Windows, which
-cannot open a file relative to a folder, every part of the path is checked before the file is opened.
+and without following links, and only regular files are opened. On Windows, which cannot open a file relative to a
+folder, every part of the path is checked before the file is opened.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _BINARY = getattr(os, "O_BINARY", 0)
 MAX_DEPTH = 64
 """Maximum nesting depth of the folders that are searched."""
 MAX_NAMES = 100_000
-"""Maximum number of files that are listed for a run."""
+"""Maximum number of paths that `file_names` yields."""
 
 
 class NotOwnFileError(LLMSandboxError, OSError):
-    """Raised for a path that leads out of its folder, or names a link, another wrong kind or too large a file."""
+    """Error for a path that leads out of its folder, or for a link, an entry of a wrong kind or a too large file."""
 
 
 def open_file(folder: Path, name: str | PurePath, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
@@ -84,7 +84,7 @@ def write_file(folder: Path, name: str | PurePath, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _replaced(folder: Path, parts: tuple[str, ...], mode: int) -> Iterator[IO[bytes]]:
-    """Yield a new file. When it is complete, it replaces the file of this name."""
+    """Yield a new file for writing. At the end of the `with` block, the new file replaces the file at `parts`."""
     partial = f".{parts[-1]}.{secrets.token_hex(4)}.partial"
     with _opened(folder, parts[:-1], make=True) as (parent, path):
         descriptor = _open_regular(parent, path, partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -102,7 +102,7 @@ def _replaced(folder: Path, parts: tuple[str, ...], mode: int) -> Iterator[IO[by
 
 
 def unshare_file(folder: Path, name: str | PurePath) -> None:
-    """Replace a file that has several hard links by a copy, so that writing does not change the other links.
+    """Replace a file that has several hard links by a copy, so that later writes do not change the other links.
 
     Raises:
         NotOwnFileError: if the name is not a regular file, or a parent is not a folder.
@@ -153,7 +153,7 @@ def check_folder(folder: Path) -> None:
 
 
 def file_names(folder: Path) -> Iterator[str]:
-    """Yield the relative paths of all regular files below a folder. No link is followed, not even `folder` itself."""
+    """Yield the relative paths of the regular files below a folder. Follow no links, not even `folder` itself."""
     try:
         check_folder(folder)
     except OSError:
@@ -165,21 +165,24 @@ def file_names(folder: Path) -> Iterator[str]:
 
 
 def names_below(folder: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
-    """Yield the paths below a folder whose last name is `wanted`, including links and pipes, but no folders."""
+    """Yield the paths below `folder` whose last part `wanted` accepts. Links and pipes are included, but no folders."""
     for inner, entry in _entries(folder):
         if wanted(entry.name):
             yield folder / inner / entry.name
 
 
 def status_below(folder: Path) -> Iterator[os.stat_result]:
-    """Yield the status of all entries below a folder. Links are not followed."""
+    """Yield the status (size, times, kind) of each file, folder and link below a folder. Links are not followed."""
     for _, entry in _entries(folder, folders=True):
         with contextlib.suppress(OSError):
             yield entry.stat(follow_symlinks=False)
 
 
 def _entries(folder: Path, *, folders: bool = False) -> Iterator[tuple[PurePath, os.DirEntry[str]]]:
-    """Yield all entries below a folder, with the folder of each. Links are not followed."""
+    """Yield each entry below `folder` with the relative path of its parent folder. Links are not followed.
+
+    Entries that are folders are yielded only if `folders` is True.
+    """
     todo = [(PurePath(), 0)]
     while todo:
         inner, depth = todo.pop()
@@ -263,7 +266,7 @@ def _unlink(parent: int | None, path: Path, name: str) -> None:
 
 
 def _kind_error(error: OSError, path: Path, wanted: str) -> OSError:
-    """Return an error that names the kind of `path` if that is not the `wanted` kind. Otherwise return `error`."""
+    """Return a NotOwnFileError if the entry at `path` is not of the `wanted` kind. Otherwise return `error`."""
     with contextlib.suppress(OSError):
         kind = path.lstat().st_mode
         if not (stat.S_ISREG(kind) if wanted == "file" else stat.S_ISDIR(kind)):

@@ -8,7 +8,7 @@ import unicodedata
 from llm_sandbox_nb.formatting import shorten
 
 # CSI, OSC and other string sequences (ended by BEL, ST or the next escape), and two-character escapes, as
-# ECMA-48 has them. An alternative must not fail after a long match, or hostile text would take quadratic time.
+# ECMA-48 defines them. No alternative may fail after a long match, because hostile text could then take quadratic time.
 _ESCAPE_SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
@@ -21,7 +21,7 @@ _ALLOWED_FORMAT_CHARACTERS = {"\u200d", "\u200c", "\ufeff"}
 def plain(text: str) -> str:
     """Return `text` as a terminal would leave it on screen, without colours, and with hidden characters made visible.
 
-    After a carriage return the line begins again, as progress bars expect.
+    The text before a carriage return is left out of its line, because the text after it overwrites it on screen.
     """
     if text.isascii() and text.isprintable():
         return text

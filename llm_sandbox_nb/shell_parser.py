@@ -47,7 +47,7 @@ class Command:
     words: list[str] = field(default_factory=list)
     piped: bool = False
     upstream: Command | None = None
-    """The command whose output this command reads."""
+    """The command whose output a pipe leads to this command. None without a pipe."""
     reads: list[str] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
     here: str | None = None
@@ -55,7 +55,7 @@ class Command:
     arithmetic: bool = False
     """True if a word holds `$((...))`."""
     loop: bool = False
-    """True for the keyword of a loop or condition, whose redirections apply to the whole loop."""
+    """True for a keyword such as `for` or `done`. The redirections of such a command apply to the whole loop."""
 
 
 class _OpenQuoteError(LLMSandboxError):
@@ -104,7 +104,7 @@ class _Lexer:
         self._arithmetic = False
 
     def commands(self) -> Iterator[tuple[Command, bool]]:
-        """Yield each command, together with True if the command ends a complete line."""
+        """Yield each command, together with True if the command is the last one of its line."""
         current, redirection = Command(), ""
         for kind, token in self._tokens():
             if kind == "word":
@@ -166,7 +166,7 @@ class _Lexer:
             else:
                 word = self._word()
                 following = self.text[self.position : self.position + 1]
-                if not (word.isdigit() and following in ("<", ">")):  # the 2 of 2>&1
+                if not (word.isdigit() and following in ("<", ">")):  # a word such as the 2 in 2>&1
                     yield "word", word
 
     def _operator(self) -> str:
@@ -234,7 +234,10 @@ class _Lexer:
         raise _OpenQuoteError
 
     def _substitution(self) -> str | None:
-        """Store the code of a substitution for later, and return its text. None if no substitution begins here."""
+        """Return the text of the substitution at the current position, and store its code, which is parsed later.
+
+        Return None if no substitution begins there.
+        """
         start = self.position
         if self.text[start] == "`":
             self.substitutions.append(self._until("`"))

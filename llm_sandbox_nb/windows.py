@@ -23,7 +23,8 @@ BINARY = getattr(os, "O_BINARY", 0)
 def is_windows() -> bool:
     """Return True on Windows.
 
-    A function hides the comparison from type checkers, which would skip the code after it on other systems."""
+    This is a function, because a type checker that sees the comparison itself skips the code for other systems.
+    """
     return sys.platform.startswith("win")
 
 
@@ -41,7 +42,7 @@ def open_no_link(path: Path, flags: int = os.O_RDONLY) -> int:
 def try_lock(descriptor: int) -> bool:
     """Lock an open file until it is closed. Return False if another process has the lock.
 
-    On Windows the result is always True, because Windows has no such locks, and nothing there writes to runs.
+    On Windows the result is always True, because Windows has no such locks, and no program writes to runs there.
 
     Raises:
         OSError: if the file system does not support locks.

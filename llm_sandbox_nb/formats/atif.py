@@ -1,8 +1,8 @@
 """Reading and writing of the Agent Trajectory Interchange Format (ATIF), which Harbor and others use.
 
-Version 1.8 is written, and versions 1.0 to 1.8 are read. Each branch is a separate file. The result of a call is in the
-step of its reply. If the file of another branch contains a step too, the step is marked `is_copied_context`, so that
-training does not count the step twice.
+Version 1.8 is written, and versions 1.0 to 1.8 are read. Each branch is a separate file. The step of a reply also
+contains the results of its calls. If the file of an earlier branch contains a step too, the step is marked
+`is_copied_context`, so that training does not count the step twice.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def fits(content: Any) -> bool:
 
 
 def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[int] = ()) -> WrittenRecord:
-    """Write the document of a branch. `copied` are the indexes of the entries that another file contains too."""
+    """Write the document of a branch. `copied` has the indexes of the entries that an earlier file contains too."""
     steps: list[dict[str, Any]] = []
     places: list[Place] = []
     root: dict[str, Any] = {"schema_version": VERSION}

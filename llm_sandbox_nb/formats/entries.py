@@ -1,8 +1,9 @@
 """Entries of a branch in the terms that other formats share: messages, replies, results and an end.
 
-A format writes entries with its own fields and reads them again. `add_rest` compares the entries that were read with
-the events of the journal, and stores each difference under the key `llm_sandbox_nb` in a field for other programs'
-data. A format with such a field loses nothing. docs/reference/formats.md lists the losses of all other formats.
+The writer of a format turns entries into a document, and the reader turns a document into entries. `add_rest` compares
+the entries that were read back from a document with the events of the journal. It stores each difference under the key
+`llm_sandbox_nb` in a field for other programs' data. A format with such a field loses nothing.
+docs/reference/formats.md lists the losses of all other formats.
 
     entries = entries_of(trajectory)
     trajectory = Trajectory(events_of(entries, "name"))
@@ -56,7 +57,7 @@ class RecordEntry:
     rest: Any = None
     """Value of the key `llm_sandbox_nb`: a list of events, each with the fields that the format cannot express."""
     events: list[ev.Event] = field(default_factory=list)
-    """Events in the journal from which the entry was made. Empty if the entry was read in another format."""
+    """Events in the journal from which the entry was made. Empty if the entry was read from another format."""
 
 
 @dataclass
@@ -127,7 +128,10 @@ class End(RecordEntry):
 
 
 def entries_of(trajectory: Trajectory, folder: Path | None = None) -> list[RecordEntry]:
-    """Return the entries of HEAD's branch. Long outputs are read from `folder`, which is the run's folder."""
+    """Return the entries of HEAD's branch. Long outputs are read from `folder`, which is the run's folder.
+
+    If `folder` is None, entries contain only the previews of long outputs.
+    """
     path = [_whole_texts(event, folder) for event in trajectory.path if not isinstance(event, ev.StepFacts)]
     last = _end_place(path)
     entries: list[RecordEntry] = [Opening()]
@@ -174,7 +178,10 @@ def _is_result(entry: RecordEntry, call_id: str) -> bool:
 
 
 def _since(events: list[ev.Event], kind: type[ev.Event], **ids: object) -> list[ev.Event]:
-    """Remove and return the first event of a kind with the given ids, and all later events."""
+    """Remove from `events` the first event of the class `kind` with these `ids`, and all events after this event.
+
+    Return the removed events. The list is empty if there is no such event.
+    """
 
     def begins(event: ev.Event) -> bool:
         return isinstance(event, kind) and all(getattr(event, name) == id for name, id in ids.items())
@@ -230,7 +237,7 @@ def _end_place(path: Sequence[ev.Event]) -> int | None:
 
 
 def _whole_texts(event: ev.Event, folder: Path | None) -> ev.Event:
-    """Return the event with the full text of long outputs in place of their digests."""
+    """Return the event with the full texts of long outputs, which are in separate files of `folder`."""
     blobs = {name: value for name, value in event if isinstance(value, ev.Blob)}
     return event.model_copy(update={name: _text(blob, folder) for name, blob in blobs.items()})
 
@@ -248,7 +255,7 @@ def _text(blob: ev.Blob, folder: Path | None) -> str:
 
 
 def implied_events(entries: Sequence[RecordEntry]) -> list[list[ev.Event]]:
-    """Return the events that can be derived from the fields of each entry."""
+    """Return a list for each entry, with the events that can be derived from the fields of the entry."""
     step, now, calls = 0, 0.0, dict[str, RecordedCall]()
     implied: list[list[ev.Event]] = []
     for entry in entries:
@@ -281,7 +288,7 @@ def implied_events(entries: Sequence[RecordEntry]) -> list[list[ev.Event]]:
 
 
 def _digest(entries: Sequence[RecordEntry]) -> str:
-    """Return a digest that identifies a run whose format has no ids. Each reading gives the same digest."""
+    """Return a digest of the entries, with which the ids of their events begin. Each reading gives the same ids."""
     digest = hashlib.sha256()
     for entry in entries:
         values = [
@@ -342,9 +349,9 @@ def _end_events(step: int, end: End) -> list[ev.Event]:
 
 
 def add_rest(entries: Sequence[RecordEntry], read: Sequence[RecordEntry], places: Sequence[Place]) -> None:
-    """Store the data that is missing in `read`, which contains the entries that were read back.
+    """Store the data of `entries` that is missing in `read`, which are the same entries, read back from the document.
 
-    `places` has the place for the data of each entry.
+    `places` has a place in the document for the missing data of each entry.
     """
     for entry, implied, place in zip(entries, implied_events(read), places, strict=True):
         rest = _difference(entry.events, implied)
@@ -353,7 +360,11 @@ def add_rest(entries: Sequence[RecordEntry], read: Sequence[RecordEntry], places
 
 
 def _difference(actual: Sequence[ev.Event], implied: Sequence[ev.Event]) -> list[dict[str, Any]]:
-    """Return the kind of each event, and the fields that differ from the event that was read back."""
+    """Return the kind of each event of `actual`, and the fields of the event that differ from `implied`.
+
+    An event is compared with the next event of its kind in `implied`, or with the default values if no such event is
+    left.
+    """
     waiting = [plain_event(event) for event in implied]
     rest = []
     for line in map(plain_event, actual):
@@ -373,7 +384,7 @@ def plain_event(event: ev.Event) -> dict[str, Any]:
 
 
 def _take(waiting: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:
-    """Remove and return the first event of a kind, or return None if there is no such event."""
+    """Remove the first event of a kind from `waiting` and return it. Return None if there is no such event."""
     place = next((place for place, known in enumerate(waiting) if known["kind"] == kind), None)
     return None if place is None else waiting.pop(place)
 
@@ -427,7 +438,7 @@ class Place(NamedTuple):
 
 @dataclass
 class WrittenRecord:
-    """Document, with the place where each entry's data without a field is stored.
+    """Document, with a place for each entry. The place stores the data of the entry for which the format has no field.
 
     There are no places if the format has no fields for other programs' data.
     """
@@ -446,7 +457,7 @@ def first_task(entries: Iterable[RecordEntry]) -> str:
 def implied_end(entries: Sequence[RecordEntry]) -> End:
     """Return the end of a run in a format that does not record ends.
 
-    A run has ended if the last reply calls a tool that submits, or has no call.
+    A run has ended if its last reply calls a tool that submits, or if its last entry is a reply without a call.
     """
     replies = [entry for entry in entries if isinstance(entry, ModelReply)]
     if not replies:
@@ -460,7 +471,7 @@ def implied_end(entries: Sequence[RecordEntry]) -> End:
 
 
 def conversation(entries: Iterable[RecordEntry]) -> list[dict[str, Any]]:
-    """Return all messages in the form of the chat completions API, even if later requests left some of them out."""
+    """Return all messages in the form of the chat completions API, even if later requests left out some messages."""
     messages: list[dict[str, Any]] = []
     in_text = False
     for entry in entries:

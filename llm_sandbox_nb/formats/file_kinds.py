@@ -20,7 +20,7 @@ _KINDS_BY_KEY = {
 
 
 def kind_of_bytes(data: bytes) -> str:
-    """Return the kind of a file that has no JSON object or array, or an empty text if the file may have one."""
+    """Describe a file that is not a JSON object or array. Return an empty text if the file may be one."""
     if not data.strip():
         return "empty"
     named = next((kind for start, kind in _MAGIC if data.startswith(start)), "")
@@ -30,7 +30,7 @@ def kind_of_bytes(data: bytes) -> str:
 
 
 def kind_of_json(content: Any) -> str:
-    """Describe parsed JSON by its kind and its first keys."""
+    """Describe parsed JSON, such as `a JSON object with id, name`."""
     if isinstance(content, dict):
         named = next((kind for key, kind in _KINDS_BY_KEY.items() if key in content), "")
         return named or f"a JSON object with {_keys(content)}"

@@ -1,7 +1,7 @@
 """Reading and writing of `.eval` logs with the package of Inspect AI: `pip install llm-sandbox-nb[inspect]`.
 
 A run is a log with one sample. Checkpoints become anchors, a person's decisions on calls become approvals, and each
-branch except HEAD's becomes a span with a branch event. So Inspect's viewer shows all of them. All events of the
+branch except HEAD's becomes a span with a branch event. So Inspect's viewer shows all of these. All events of the
 journal can be read back in order.
 """
 
@@ -119,7 +119,10 @@ def read(data: bytes) -> list[tuple[str, list[ev.Event]]]:
 
 
 def _repacked(data: bytes) -> bytes:
-    """Unpack an archive within limits, and pack the files without compression for a reader that has no limits."""
+    """Return an archive with the same files without compression, because Inspect's reader has no limits for unpacking.
+
+    Raise ValueError if the archive is damaged, or if its unpacked files are larger than the limits.
+    """
     made = io.BytesIO()
     left = MAX_UNPACKED_BYTES
     try:
@@ -163,7 +166,7 @@ def sample_events(sample: dict[str, Any], model: str, name: str) -> list[ev.Even
     """Return the events of a sample.
 
     If the sample contains the order of the journal, the events of all branches are returned in this order. Otherwise,
-    the messages of the sample give the events.
+    the events are derived from the messages of the sample.
     """
     own = mapping(mapping(sample.get("metadata"), "metadata").get(REST) or {}, REST)
     entries = read_sample(sample, model)
@@ -191,7 +194,7 @@ def sample_events(sample: dict[str, Any], model: str, name: str) -> list[ev.Even
 
 
 def read_sample(sample: dict[str, Any], model: str) -> list[RecordEntry]:
-    """Read the entries of a sample from its messages. Its events about replies and calls add more data."""
+    """Read the entries of a sample from its messages. The sample's events about replies and calls add more data."""
     own = mapping(sample.get("metadata"), "metadata").get(REST)
     own = own if isinstance(own, dict) else {}
     opening = Opening(run_id=text(own, "run_id"), model=model, time=seconds(sample.get("started_at")))
@@ -408,7 +411,10 @@ def add_branches(
     branches: Sequence[Trajectory],
     folder: Path | None,
 ) -> None:
-    """Add all branches except HEAD's to a sample, and the order of all events."""
+    """Add the other branches of a run, and the order of all events, to the sample of HEAD's branch.
+
+    `entries` are the entries of HEAD's branch, which is the first of `branches`.
+    """
     own = sample["metadata"][REST]
     head = branches[0]
     known = {event.id for event in head.path}
@@ -441,7 +447,7 @@ def _shared(
     messages: Sequence[dict[str, Any]],
     other_messages: Sequence[dict[str, Any]],
 ) -> int:
-    """Return the number of entries at the beginning whose events and messages are equal in two branches."""
+    """Return the number of entries, from the beginning on, whose events and messages are equal in two branches."""
     place = 1
     while place <= min(len(messages), len(other_messages)):
         known = [[event.id for event in of[place].events] for of in (entries, others)]
@@ -515,7 +521,10 @@ def _score(check: ev.Checked) -> dict[str, Any]:
 def _sample_events(
     entries: Sequence[RecordEntry], messages: Sequence[dict[str, Any]], opening: Opening, first: int = 1
 ) -> list[dict[str, Any]]:
-    """Return events for Inspect's viewer: requests, calls, commands, decisions, and the places for a rewind."""
+    """Return events for Inspect's viewer: requests, calls, commands, decisions and checkpoints.
+
+    Entries before the index `first` give no events.
+    """
     tools = [_tool(tool) for tool in opening.tools]
     calls: dict[str, RecordedCall] = {}
     found: list[dict[str, Any]] = []

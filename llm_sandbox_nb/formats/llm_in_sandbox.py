@@ -1,9 +1,9 @@
 """Reading and writing of `trajectory.json`, the format of the LLM-in-Sandbox paper's package.
 
 Such a file is written next to every journal. As in that package, each call is a record. A reply with several calls
-gives several records, and only the first of them has the thought. The key of the records is `steps` in files of the
-package's `run`, and `trajectory` in files of its `benchmark`, which also have `agent_answer`. `save_responses` writes a
-file for each request and each reply, like that package.
+gives several records, and only the first of them has the thought. The records are under the key `steps` in files of
+the package's command `run`, and under `trajectory` in files of its command `benchmark`. Files of `benchmark` also have
+`agent_answer`. `save_responses` writes a file for each request and each reply, like that package.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LABEL = re.compile(r"Execution output of \\?\[[^\]\n]*\]:\n?")
 _STREAMS = re.compile(r"\\?\[STDOUT\]\n(.*?)(?:\n?\\?\[STDERR\]\n(.*))?", re.DOTALL)
 _COUNTER = re.compile(r"\s*\[?Steps remaining: -?\d+\]?[ \t]*(?:\n[^\n]*)?\s*\Z", re.IGNORECASE)
 _COUNTER_CHARACTERS = 400
-"""Number of characters at the end of a text in which the counter of remaining steps is searched."""
+"""Number of characters at the end of a text that are searched for the counter of remaining steps."""
 _REFUSED = re.compile(r"\s*(?:ERROR\b|Error\b[:!]?|Unknown command:)")
 _SHELLS = ("execute_bash", "bash")
 NEW_SHELLS = {"shell": "of each call"}
@@ -77,7 +77,7 @@ def _records(step: Step) -> Iterator[dict[str, Any]]:
 
 
 def _observation(call: Call) -> str:
-    # The paper's package writes the number of remaining steps into its messages, but not into its file.
+    # The body lacks the number of remaining steps: the paper's package writes it into messages, but not into its file.
     return call.result.body if call.result else call.live_output
 
 
@@ -87,7 +87,7 @@ def is_seed(content: Any) -> bool:
 
 
 def from_seed(content: Any, name: str) -> Trajectory:
-    """Convert parsed JSON to a trajectory. `name` becomes the run's id. Raise ValueError for any other content."""
+    """Convert parsed JSON to a trajectory. `name` becomes the run's id. Raise ValueError for other content."""
     try:
         return Trajectory(_events(content, name))
     except KeyError as error:
@@ -112,7 +112,7 @@ def _events(content: dict[str, Any], name: str) -> Iterator[ev.Event]:
 
 
 def _is_by_package(record: dict[str, Any]) -> bool:
-    """Return True if the paper's package wrote a record. This package formats results in another way."""
+    """Return True if the paper's package wrote a record. Only that package labels the output of a command."""
     return record["action"].get("function") in _SHELLS and bool(
         _LABEL.match(_EXIT.sub("", record["observation"], count=1))
     )
@@ -174,7 +174,7 @@ def outcome(tool: str, observation: str) -> dict[str, Any]:
 def save_responses(trajectory: Trajectory, folder: Path, api_base: str | None = None) -> None:
     """Write `request_001.json`, `response_001.json`, ... to `folder`, a pair for each reply, like the paper's package.
 
-    `api_base` is the address of the model's server, because the trajectory does not contain the address.
+    `api_base` is the address of the model's server, which the trajectory does not contain.
     """
     folder.mkdir(parents=True, exist_ok=True)
     messages: list[dict[str, Any]] = []

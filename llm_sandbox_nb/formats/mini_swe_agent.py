@@ -1,8 +1,8 @@
 """Reading and writing of mini-swe-agent's trajectories.
 
 Version 1.1 is written. Versions 1.1 and 1, and lists of messages, can be read. The messages have the form of the chat
-completions API with an additional field `extra`. If a model makes no tool calls, a reply contains a block of shell
-code, and the next user message contains the result.
+completions API with an additional field `extra`. If a model makes no tool calls, its replies contain blocks of
+shell code, and the user message after a reply contains the result.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
 
 MAX_CONTENT_CHARACTERS = 100_000
-"""Maximum number of characters of a request's messages. Earlier messages are in the preceding spans."""
+"""Maximum number of characters of a request's messages in a span. Earlier messages are in the preceding spans."""
 _TIMEOUT_SECONDS = 60.0
 _KIND_INTERNAL, _KIND_CLIENT = 1, 3
 _STATUS_ERROR = 2
@@ -303,7 +303,7 @@ def _message(entry: RecordEntry) -> dict[str, Any]:
 
 
 def _newest(entries: Sequence[RecordEntry]) -> list[dict[str, Any]]:
-    """Return the newest messages of a request. If messages are omitted, the first message has their number."""
+    """Return the newest messages of a request. If earlier messages are left out, a first message gives their number."""
     messages = [entry for entry in entries if isinstance(entry, Message | ModelReply | CallResult)]
     left, kept = MAX_CONTENT_CHARACTERS, list[dict[str, Any]]()
     for place in range(len(messages) - 1, -1, -1):
@@ -356,7 +356,7 @@ def send(content: dict[str, Any], address: str) -> str:
 
 
 def _without_password(address: str) -> str:
-    """Return the address without user name and password."""
+    """Return the address without user name, password, parameters and fragment."""
     parts = urllib.parse.urlsplit(address)
     return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
@@ -372,7 +372,7 @@ def _hint(code: int, kind: str) -> str:
 
 
 def _headers(address: str) -> dict[str, str]:
-    """Return the headers that the environment sets, or a header for the user name and password in the address."""
+    """Return a header for the user name and password in the address, or else the headers that the environment sets."""
     parts = urllib.parse.urlsplit(address)
     if parts.username:
         known = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"

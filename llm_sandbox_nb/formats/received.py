@@ -64,7 +64,7 @@ def mapping(value: Any, what: str) -> dict[str, Any]:
 
 
 def rows(holder: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """Return the objects in the array `name` of an object, or none if the array is missing.
+    """Return the objects in the array `name` of an object, or an empty list if the array is missing.
 
     Raises:
         ValueError: if the value has another type.
@@ -148,9 +148,9 @@ def iso_time(value: float | None) -> str | None:
 
 
 def arguments(value: Any) -> tuple[dict[str, Any] | None, str]:
-    """Return the arguments of a call as an object and as JSON text. The object is None if the text is not an object.
+    """Return the arguments of a call as an object and as JSON text. The object is None if the text is no JSON object.
 
-    If the arguments are given as an object or missing, the text is empty.
+    If `value` is an object or is missing, the text is empty.
     """
     if isinstance(value, dict):
         return value, ""

@@ -4,7 +4,8 @@
         print(run.name, run.form, run.trajectory.stop_reason)
     documents = write_record(trajectory, "atif", folder)
 
-The Jupyter server runs this module as a program, which prints the events of the run in standard input as JSON:
+The Jupyter server runs this module as a program, which reads a file from standard input and prints the events of its
+run as JSON:
 
     python -m llm_sandbox_nb.formats.records < trajectory.json
 
@@ -55,7 +56,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 MAX_FILE_BYTES = 512 * 1024**2
 """Maximum size of a file in bytes."""
 MAX_MEMORY_BYTES = 4 * 1024**3
-"""Maximum memory of the program in bytes."""
+"""Maximum memory, in bytes, of this module when it runs as a program."""
 _NAME_PATTERNS = (f"{Path(SEED).stem}*.json", "*.traj", "*.traj.json", "*.eval")
 _MAX_RUNS = 10_000
 
@@ -137,7 +138,7 @@ def is_foreign(path: Path) -> bool:
 
 
 def _is_journal(path: Path) -> bool:
-    """Return True if JSON lines begin like a journal, or if they cannot be read.
+    """Return True if a file of JSON lines begins like a journal, or if the file cannot be read.
 
     In the second case, the reader of journals reports the error.
     """
@@ -251,7 +252,7 @@ def _json_lines(data: bytes) -> list[Any] | None:
 
 
 def format_of(content: Any) -> RecordFormat | None:
-    """Return the format of parsed JSON, or None for an unknown format and for several runs."""
+    """Return the format of parsed JSON, or None if the format is unknown or the JSON contains several runs."""
     return next(
         (form for form in FORMATS.values() if form.fits is not None and form.fits(content)),
         None,
@@ -265,7 +266,7 @@ def _read_content(form: RecordFormat, content: Any, name: str) -> ForeignRun:
 
 
 def _many(content: Any) -> list[tuple[str, RecordFormat, Any]]:
-    """Return the runs in an object of runs by id, or in a list of runs. Other content has no runs."""
+    """Return the name, format and content of each run in an object of runs by id, or in a list of runs."""
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(content, dict):
         items = content.items()
@@ -343,7 +344,7 @@ def _dumped(content: Any) -> bytes:
 
 
 def main() -> int:
-    """Print the events of the run in standard input. The exit code is 1 if there is no run."""
+    """Print the events of the run that is read from standard input. Return 1 if there is no run, and 0 otherwise."""
     _limit_memory()
     try:
         found = read_bytes(sys.stdin.buffer.read(MAX_FILE_BYTES), "")

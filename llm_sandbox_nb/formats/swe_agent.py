@@ -1,4 +1,4 @@
-"""Reader of SWE-agent's trajectories, `.traj`. They are not written, because mini-swe-agent is the successor.
+"""Reader of SWE-agent's trajectories, `.traj`. No writer exists, because mini-swe-agent is the successor.
 
 A file has the steps (`trajectory`), the messages (`history`), or both. Demonstrations, which are example conversations
 at the beginning, are left out.

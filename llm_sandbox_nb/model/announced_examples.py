@@ -1,4 +1,4 @@
-"""Words that announce an example or a quotation, in the most common languages of models.
+"""Words that announce an example or a quotation, in the languages in which models most often write.
 
 A call after such words is an illustration and is not executed. The search covers the last sentence before the call.
 """
@@ -77,7 +77,7 @@ _SEARCHED_LENGTH = 500
 
 
 def why_announced(text: str, place: int) -> str:
-    """Return the reason why a call at `place` is only an illustration, or an empty text for a real call."""
+    """Return the reason why the call at index `place` is only an illustration, or an empty text for a real call."""
     line = text.rfind("\n", 0, place) + 1
     before = text[max(line, place - _SEARCHED_LENGTH) : place]
     if before.strip() and (_LIST_MARK.fullmatch(before) or not _SENTENCE_END.search(before)):

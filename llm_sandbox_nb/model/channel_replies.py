@@ -1,7 +1,7 @@
 """Reader of replies whose thoughts, answers and calls are in separate channels.
 
 gpt-oss writes such replies in the harmony format, from which a server may remove the special tokens. Kimi K3 writes
-elements.
+elements between marks such as `<|open|>think<|sep|>` and `<|close|>think<|sep|>`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _ATTRIBUTE = re.compile(r" (\w+)=\"([^\"]*)\"")
 
 
 def _kimi3(text: str) -> ChannelReply | None:
-    """Parse the elements of Kimi K3. The begin mark of the first element may be in the chat template."""
+    """Parse the elements of Kimi K3. The first begin mark may be missing, because it is in the chat template."""
     begun = text.lstrip().startswith(("<|open|>", "<|close|>"))
     if not begun and not -1 < text.find("<|close|>think<|sep|>") < (text.find("<|open|>") % len(text or " ")):
         return None

@@ -22,7 +22,8 @@ _CREDENTIALS = re.compile(r"//[^/@]*@")
 class Access:
     """Address and key that the person gave.
 
-    If `api_key` is None, the method `key` returns the key that was typed, or the key in the environment.
+    If `api_key` is None, the method `key` returns the key that the person typed for `%sandbox key`, or else the key in
+    the environment.
     """
 
     api_base: str | None = None
@@ -58,7 +59,7 @@ class Access:
         return _checked_key(found, f"The environment variable {route.key_variable}") if found else None
 
     def has_known_key(self, provider: str) -> bool:
-        """Return True if the provider is well known and has a key. The check does not import LiteLLM."""
+        """Return True if the provider is well known and a key for it is set. The check does not import LiteLLM."""
         return provider in _WELL_KNOWN and bool(
             self.api_key or typed_key(provider) or os.environ.get(f"{provider.upper()}_API_KEY")
         )
@@ -68,8 +69,8 @@ class Access:
     ) -> Target:
         """Return the facts about the model `name` and its server that error messages need.
 
-        `key_names` are the environment variables that could contain a missing key. `answered` is True after the first
-        reply.
+        `key_names` are the environment variables that could contain the key, or empty if one of them contains it.
+        `answered` is True after the first reply.
         """
         return Target(
             model=name,
@@ -91,7 +92,8 @@ def _checked_key(key: str, source: str) -> str:
 
 _keys: dict[str, str] = {}
 """Keys that a person typed, by provider. They are not put into `os.environ`, because child processes and sandboxes with
-the isolation `process` inherit the environment. Each request looks up its key, so changes affect running runs too."""
+the isolation `process` inherit the environment. Each request looks up its key, so a new key applies to runs in
+progress too."""
 
 
 def keep_key(provider: str, key: str) -> None:
@@ -100,7 +102,9 @@ def keep_key(provider: str, key: str) -> None:
 
 
 def forget_keys(provider: str | None = None) -> list[str]:
-    """Forget the key of a provider, or all keys. Return the providers whose keys were forgotten."""
+    """Forget the typed key of a provider, or all typed keys if `provider` is None. Return the providers whose keys
+    were forgotten.
+    """
     forgotten = [name for name in _keys if provider in (None, name)]
     for name in forgotten:
         del _keys[name]
@@ -108,7 +112,7 @@ def forget_keys(provider: str | None = None) -> list[str]:
 
 
 def typed_key(provider: str) -> str | None:
-    """Return the key that was typed for a provider, such as `openai`."""
+    """Return the key that was typed for a provider such as `openai`, or None."""
     return _keys.get(provider)
 
 

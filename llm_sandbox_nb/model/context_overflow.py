@@ -1,4 +1,7 @@
-"""Detection of a context overflow in a provider's error message, and reading of the numbers in the message."""
+"""Detection of error messages about a context overflow, which is a conversation that is too long for the model.
+
+The token counts in such a message are read too.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +163,8 @@ WORDINGS = (
         r"supports at most \d+ completion tokens", "OpenAI", "This model supports at most 8192 completion tokens",
     ),
 )  # fmt: skip
-"""Known wordings. 26 of them come from reports, and the others from providers with which this package was tested."""
+"""Known wordings. If `source` names a report or a file, the wording is from there. The others are from providers with
+which this package was tested."""
 _KNOWN_WORDING = re.compile("|".join(wording.pattern for wording in WORDINGS), re.IGNORECASE)
 _LIKELY_OVERFLOW = re.compile(r"\A(?=.*\bcontext)(?=.*\btokens?\b)(?=.*\d)", re.IGNORECASE | re.DOTALL)
 """Matches a refusal with an unknown wording that is probably an overflow."""

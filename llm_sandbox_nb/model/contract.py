@@ -1,4 +1,4 @@
-"""Contract between the loop and a model: the model gets messages and tools, and returns one reply."""
+"""Contract between the agent's loop and a model: the model gets messages and tools, and returns one reply."""
 
 from __future__ import annotations
 
@@ -71,8 +71,9 @@ class ModelError(LLMSandboxError):
         super().__init__(without_keys(message))
         self.kind = kind
         """Kind of the error: `authentication`, `not_found`, `unreachable`, `connection`, `rate_limit`, `quota`,
-        `context`, `bad_request`, `setting` (the model refuses a setting, which is not sent any more), `content_policy`,
-        `server`, `timeout`, `script`, `setup` (a package is missing, or an environment variable is wrong),
+        `context`, `bad_request`, `setting` (a refusal after which the next request is sent in a changed form),
+        `content_policy`, `server`, `timeout`, `script`, `setup` (a package is missing, or an environment variable is
+        wrong),
         `tools` (the server does not accept tools, or messages with their results), `loading` (the server loads its
         model, or restarts), `unknown`."""
         self.retryable = retryable
@@ -105,7 +106,7 @@ class ContextOverflowError(ModelError):
 
 @dataclass
 class ModelSettings:
-    """Sampling settings. A setting that is None is left to the provider."""
+    """Sampling settings. If a setting except `max_tokens` is None, the provider chooses its value."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -113,7 +114,7 @@ class ModelSettings:
     min_p: float | None = None
     repetition_penalty: float | None = None
     max_tokens: int | None = None
-    """Maximum token count of one reply. With None, `model_list.reply_tokens` chooses the maximum."""
+    """Maximum token count of one reply. If it is None, `model_list.reply_tokens` chooses the maximum."""
     timeout: float = 1200.0
     """Seconds without data after which a request fails. A slow reply may take longer in total."""
     extra_body: dict[str, Any] = field(default_factory=dict)
@@ -156,7 +157,7 @@ class Checkable(Protocol):
 
 @runtime_checkable
 class AppendOnly(Protocol):
-    """Model that stores the tokens of its conversations. Messages can be appended, but not changed."""
+    """Model that stores the tokens of its conversations, so that messages can be appended, but not changed."""
 
     append_only: bool
 
@@ -190,6 +191,7 @@ class Recalls(Protocol):
         Args:
             learned: `ModelError.learned`. The record may come from a stranger, so the values are not trusted.
             replies: message and reasoning of each earlier reply, and True if the calls in the message are native.
+                Native calls are those that the server returned as calls, in contrast to calls in the text.
         """
         ...
 
@@ -217,7 +219,7 @@ class ServedHere(Protocol):
 
 @runtime_checkable
 class WritesCalls(Protocol):
-    """Model that may be unable to make native calls. In this case, runs with the model begin in text mode."""
+    """Model that may be unable to make native calls. In this case, the model writes its calls as text."""
 
     @property
     def writes_calls(self) -> bool:

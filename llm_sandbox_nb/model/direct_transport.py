@@ -1,7 +1,7 @@
 """Requests without LiteLLM to a model whose server speaks OpenAI's protocol, with one HTTP request for each reply.
 
 Each request has a connection of its own: no connection stays open after a run or goes stale during a long tool call,
-and cancelling closes the connection. A request is sent once.
+and cancelling closes the connection. This module does not repeat a failed request.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REFUSED_AT_TOP = frozenset({"oneOf", "anyOf", "allOf", "enum", "const", "not"})
 """Keywords that OpenAI refuses at the top level of a tool's schema."""
 _ADDRESSES = {"openai": OPENAI, "deepseek": "https://api.deepseek.com/beta"}
 _NO_KEY = {"openai": "no-key", "hosted_vllm": "fake-api-key"}
-"""Keys that are sent to a server if the person has none."""
+"""Keys that are sent to a server if the person gave no key."""
 
 
 class DirectTransport:
@@ -58,7 +58,7 @@ class DirectTransport:
         return self._access.target(self.route, name, missing, answered=answered)
 
     def check_key(self, target: Target) -> None:
-        """Raise ModelError if the provider needs a key and the person has none."""
+        """Raise ModelError if the provider needs a key, but the person gave no key."""
         if not target.has_key and not self._access.api_base and self.route.provider in _ADDRESSES:
             raise ModelError(f"No API key: {target.key_help}.", kind="authentication")
 

@@ -61,7 +61,8 @@ _TOOLS = _pattern(
 )
 """Matches the error of a server or chat template that does not accept tools, or messages with tool results."""
 _TEMPLATE = _pattern(r"jinja|chat[ _]template|template error|raise_exception")
-"""Matches the error of a chat template that refused the messages. Retries do not help, even after a server error."""
+"""Matches the error of a chat template that refused the messages. A retry does not help, even if the status is
+that of a server error."""
 _LOADING = _pattern(
     r"loading (?:the )?model|model (?:is|was) (?:still |currently )?(?:being )?load|(?:still|currently) loading",
     r"is loading|is (?:currently |still )?(?:starting|initiali[sz]ing|warming)|warming up",
@@ -140,7 +141,7 @@ def refused_setting(error: BaseException, names: frozenset[str]) -> str | None:
         return None
     if (parameter := (failure.parameter or "").partition(".")[0]) in names:
         return parameter
-    # The first name is the refused setting, because some servers list the supported settings after it.
+    # The first name in the text is the refused setting. Some servers list the supported settings after it.
     found = re.search(rf"(?<![\w-])({'|'.join(sorted(names))})(?![\w-])", failure.text)
     return found[1] if found else None
 
@@ -373,8 +374,8 @@ _RULES: tuple[Callable[[Failure, Target], ModelError | None], ...] = (
 
 
 # --- the content of exceptions: ServerError, and exceptions of LiteLLM, OpenAI's client, httpx and aiohttp ---
-# LiteLLM maps errors by their text, and maps some incorrectly. The status, headers and body of the provider's answer
-# are further down the chain of exceptions, and take precedence.
+# LiteLLM chooses its exception by the text of an error, sometimes incorrectly. The status, headers and body of
+# the provider's answer are further down the chain of exceptions, and take precedence.
 
 _MAX_DETAIL_LENGTH = 600
 _MAX_TEXT_LENGTH = 20_000

@@ -10,23 +10,26 @@ from typing import Any, Generic, TypeVar
 
 _T = TypeVar("_T")
 _MAX_CONVERSATIONS = 64
-"""Maximum number of stored conversations, which is also the number of runs that can share a model efficiently."""
+"""Maximum number of conversations in a cache. If more runs share a model, some requests read all messages again."""
 
 Message = dict[str, Any]
 
 
 class PerConversation(Generic[_T]):
-    """Cache of a value for each conversation of a model. Messages are never changed in place."""
+    """Cache with one value for each conversation of a model. No caller may change messages in place."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[int, _T] = OrderedDict()
 
     def get(self, messages: Sequence[Message]) -> _T | None:
-        """Return the value of the conversation that `messages` may continue."""
+        """Return the value that was stored for the same first message, or None if there is no such value."""
         return self._kept.get(id(messages[0])) if messages else None
 
     def keep(self, messages: Sequence[Message], value: _T) -> None:
-        """Store `value`, which must hold a reference to `messages`, because the key is the id of the first message."""
+        """Store `value` under the `id` of the first message.
+
+        The value must refer to the messages: otherwise, the `id` could later belong to another object.
+        """
         if messages:
             self._kept[id(messages[0])] = value
             self._kept.move_to_end(id(messages[0]))
@@ -55,11 +58,11 @@ class KnownHistory:
         self.call_ids: set[str] = set()
 
     def continues(self, messages: list[Message]) -> bool:
-        """Return True if `messages` begin with all messages that were read."""
+        """Return True if `messages` begin with all messages that `read` has counted."""
         return same_beginning(self._messages, messages) == len(self._messages)
 
     def read(self, messages: list[Message]) -> None:
-        """Read the new messages in `messages`."""
+        """Count the messages that follow those of the previous call. `messages` is the whole history."""
         for message in messages[len(self._messages) :]:
             content = message.get("content") or ""
             self.characters += len(content if isinstance(content, str) else str(content))
@@ -98,7 +101,10 @@ class SentHistories:
         self._sent: PerConversation[tuple[list[Message], list[str]]] = PerConversation()
 
     def to_json(self, messages: list[Message], convert: Callable[[list[Message]], list[Message]]) -> str:
-        """Return the JSON of a list of messages. `convert` gets only the new messages, and must convert each alone."""
+        """Return the JSON of a list of messages. `convert` gets only the new messages.
+
+        `convert` must convert each message independently of the others.
+        """
         known, written = self._sent.get(messages) or ([], [])
         same = same_beginning(known, messages)
         written = [*written[:same], *map(compact_json, convert(messages[same:]))]

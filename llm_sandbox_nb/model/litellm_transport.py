@@ -1,6 +1,6 @@
 """Requests to a model through LiteLLM: one streamed request for each reply, without retries.
 
-LiteLLM is imported late. All its features that connect to servers other than the model's server are turned off.
+LiteLLM is imported only when it is needed. Its features that connect to servers other than the model's are turned off.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ENVIRONMENT = {
     "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
     "LITELLM_LOCAL_POLICY_TEMPLATES": "True",
     "LITELLM_LOCAL_BLOG_POSTS": "True",
-    # 0, because otherwise LiteLLM searches the whole history for pictures to shorten in an unused log.
+    # Otherwise, LiteLLM searches the whole history for pictures, to shorten them in a log that nobody uses.
     "MAX_BASE64_LENGTH_FOR_LOGGING": "0",
 }
 COMPROMISED = ("1.82.7", "1.82.8", "1.107.0")
@@ -80,7 +80,7 @@ def backend() -> Any:
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     litellm.disable_hf_tokenizer_download = True
-    # LiteLLM mistakes the many equal pieces of a table's line for an endless loop. Tokens are limited anyway.
+    # LiteLLM stops a reply with many equal pieces in a row, which a table's line may have. The token limit suffices.
     litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "openai", "openai._base_client"):
         logging.getLogger(name).addFilter(_KEY_FILTER)
@@ -88,7 +88,7 @@ def backend() -> Any:
 
 
 async def loaded() -> Any:
-    """Return LiteLLM. The import is in a daemon thread, so that it cannot delay the end of a run."""
+    """Return the module of LiteLLM. It is imported in a daemon thread, so that the import cannot delay a run's end."""
     return (
         backend() if backend.cache_info().currsize else await in_daemon_thread(backend, name="import-litellm")
     )
@@ -164,7 +164,7 @@ class LiteLLMTransport:
         if request.stream_options:
             arguments["stream_options"] = request.stream_options
         if request.tools:
-            # LiteLLM's table lacks some models that support tools, so the provider decides.
+            # LiteLLM's table lacks some models that support tools, so tools are always sent, and the provider decides.
             arguments |= {"tools": request.tools, "allowed_openai_params": ["tools"]}
         if self.route.provider == "anthropic":
             arguments["cache_control_injection_points"] = _CACHE_POINTS
@@ -297,7 +297,7 @@ def _once_only() -> type[Any]:
             return await super().post(*args, data=data, **kwargs)
 
         async def single_connection_post_request(self, *args: Any, **kwargs: Any) -> Any:
-            # LiteLLM calls this method while it handles the failure of the first attempt.
+            # LiteLLM calls this method while it handles the failure of the first attempt, which is raised again.
             raise
 
     return OnceOnly

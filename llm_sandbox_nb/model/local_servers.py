@@ -29,9 +29,9 @@ class LocalServer(NamedTuple):
 
 
 async def find_local_servers(ports: Iterable[tuple[str, int]] | None = None) -> list[LocalServer]:
-    """Find the servers on 127.0.0.1 that list models, with one request of at most two seconds each.
+    """Find the servers on 127.0.0.1 that list models, with one request of at most two seconds to each.
 
-    Any program may answer, so answers are not trusted. Their size and time are limited, and only plain names are used.
+    Any program may answer. So the size and time of answers are limited, and names with unusual characters are ignored.
     """
     asked = list(PORTS.items()) if ports is None else list(ports)
     # Neither a proxy nor a redirect may lead the request to another machine.

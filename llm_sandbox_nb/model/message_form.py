@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 SendReasoning = Literal["auto", "none", "reasoning_content", "thinking_blocks"]
-"""Field of an assistant message in which reasoning is sent back to the provider."""
+"""Field of an assistant message in which reasoning is sent back to the provider. With `auto`, the field depends on the
+provider. With `none`, no reasoning is sent back."""
 
 REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_text", "reasoning_details")
 """Fields in which servers send reasoning. Only servers that need reasoning get it back: others refuse it."""
 NOTHING_SAID = "(nothing)"
-"""Content of a reply without text and calls in the history, because servers refuse an empty message."""
+"""Content in the history for a reply that has no text and no calls, because servers refuse an empty message."""
 _STANDARD_FIELDS = {
     "system": ("content",),
     "user": ("content",),
@@ -29,7 +30,7 @@ _NOT_SENT = frozenset(
         "audio", "annotations", *REASONING,
     }
 )  # fmt: skip
-"""Known fields of a reply. Other code decides if they are sent back."""
+"""Known fields of a reply, which `unknown_fields` does not include. Other code decides if these are sent back."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class MessageForm:
 
 
 ReasoningOf = Callable[[dict[str, Any]], str]
-"""Function that returns the reasoning of an assistant message, which may be missing in the history."""
+"""Function that returns the reasoning of an assistant message, even if the history does not contain the reasoning."""
 
 
 def clean_messages(

@@ -107,7 +107,7 @@ def _above(row: Mapping[str, Any], tokens: int) -> str:
 
 
 def _is_off_peak(pricing: Any, now: datetime) -> bool:
-    """Return True if the provider is cheaper at the time `now`, which is in UTC."""
+    """Return True if `now`, a time in UTC, is in one of the windows in which the provider is cheaper."""
     for window in pricing.get("windows", ()) if isinstance(pricing, dict) else ():
         today = now.isoweekday() in window.get("weekdays", range(1, 8))
         if today and any(begin <= f"{now:%H:%M}" < end for begin, end in _hours(window.get("hours_utc"))):

@@ -26,7 +26,7 @@ _KEYS = {
     "groq": "GROQ_API_KEY", "mistral": "MISTRAL_API_KEY", "openai": "OPENAI_API_KEY",
     "openrouter": "OPENROUTER_API_KEY", "xai": "XAI_API_KEY",
 }  # fmt: skip
-"""Providers that completion offers first, with the variables of their keys."""
+"""Providers that completion offers first, with the environment variables of their keys."""
 
 
 def make_model(
@@ -115,7 +115,7 @@ def script_names() -> list[str]:
 
 @functools.cache
 def provider_models(provider: str) -> tuple[str, ...]:
-    """Return the provider's models in LiteLLM's list that call tools, with the provider before a slash."""
+    """Return the names, such as `openai/gpt-5`, of the provider's models that can call tools in LiteLLM's list."""
     found = {
         name if name.startswith(f"{provider}/") else f"{provider}/{name}"
         for name, about in models_of_list().items()
@@ -128,7 +128,7 @@ def provider_models(provider: str) -> tuple[str, ...]:
 
 
 def typed_key_of(model: str, api_base: str | None = None) -> str | None:
-    """Return the key that was typed for the provider of a model."""
+    """Return the key that was typed for the provider of a model, or None."""
     return typed_key(provider_of(model, api_base)) if typed_providers() else None
 
 

@@ -1,7 +1,7 @@
 """Proxy and certificates that the environment sets for an address.
 
-HTTP clients do not read these settings themselves, for two reasons. They fail at invalid values without naming the
-variable, and requests to this machine must not use a proxy.
+httpx could read these settings itself, but then an error for an invalid value would not name the variable, and
+requests to this machine would go to the proxy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ logging.getLogger("httpx").addFilter(
 )  # its messages contain the whole address, and a key may be in the query
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _ACCEPTED_ENCODINGS = "gzip, deflate"
-"""Accepted compressions of answers. In one step, 64 KB unpack to at most 66 MB, but to 2 GB with zstd."""
+"""Compressions that a server may use for its answers. In one step, 64 KB of compressed data unpack to at
+most 66 MB with these, but to 2 GB with zstd."""
 
 
 def is_loopback(host: str) -> bool:
@@ -114,7 +115,7 @@ def _left_out(url: httpx.URL, environment: Mapping[str, str]) -> bool:
 
 
 def check_certificates(address: str | None, environment: Mapping[str, str] | None = None) -> None:
-    """Raise ModelError if a variable names missing certificates, unless the server is on this machine."""
+    """Raise ModelError if an environment variable names missing certificates, unless the server is on this machine."""
     environment = os.environ if environment is None else environment
     if address and is_loopback(httpx.URL(address).host):
         return
@@ -156,8 +157,8 @@ async def _check_encoding(response: httpx.Response) -> None:
     encodings = [encoding.strip() for encoding in named if encoding.strip() not in ("", "identity")]
     if len(encodings) > 1 or not set(encodings) <= set(_ACCEPTED_ENCODINGS.split(", ")):
         raise ModelError(
-            f"The server at {response.url.host} compresses its answers in a way that it was not asked for: turn that "
-            "off there.",
+            f"The server at {response.url.host} compresses its answers although this was not requested: turn the "
+            "compression off in the server.",
             kind="server",
         )
 
@@ -180,7 +181,7 @@ async def check_redirect(response: httpx.Response) -> None:
     ):
         place = f"{after.scheme}://{after.netloc.decode('ascii', 'replace').rpartition('@')[2]}"
         raise ModelError(
-            f"The server at {before.host} redirects to another one, {place:.200}, which gets nothing from here: if you "
-            "trust it, give its address.",
+            f"The server at {before.host} redirects to another server, {place:.200}, to which nothing was sent: if "
+            "you trust that server, give its address.",
             kind="unreachable",
         )

@@ -59,11 +59,12 @@ from llm_sandbox_nb.trajectory.events import Usage
 _MAX_STORED_REASONINGS = 4096
 _CHARACTERS_PER_TOKEN = 4
 _REPORT_SECONDS = 60.0
-"""Seconds until the server is asked for its context again. A benchmark asks for each task, with up to six requests."""
+"""Seconds for which a reported context limit is reused. A benchmark needs the limit for each task, and one report needs
+up to six requests."""
 
 
 class _ListenerError(LLMSandboxError):
-    """Error that the callback for pieces raised, in contrast to a failure of the model."""
+    """Wrapper of an error that the callback `on_delta` raised, which is not a failure of the model."""
 
 
 class RemoteModel:
@@ -80,12 +81,12 @@ class RemoteModel:
         self._known = KnownHistories()
         self._reasonings = ReasoningOfMessages()
         self._found: Found | None = None
-        """Models that the server lists. None until the server did not find a path or a model."""
+        """Result of `look_up`, which is called when the server did not find a path or a model. None before."""
         self._reported: tuple[float, bool, int | None] = (-_REPORT_SECONDS, False, None)
-        """Newest report of the context: its time, True if the server had replied before, and the token count."""
+        """Newest report of the context limit: its time, True if the server had replied before, and the limit."""
         self._importing: asyncio.Future[Any] | None = None
         self._listed_name: str | None = None
-        """Name of the model in the server's list, or None if this name does not differ from `name`."""
+        """Name from the server's list, which is sent instead of `name`. None if `name` needs no correction."""
 
     @property
     def api_base(self) -> str | None:
@@ -129,7 +130,7 @@ class RemoteModel:
         provider, slash, _ = self.name.partition("/")
         if self._access.api_base or self._access.has_known_key(provider):
             return
-        # Only a program that has imported LiteLLM can have set a key there.
+        # A key can also be set in the module of LiteLLM, but only after LiteLLM was imported.
         if slash and provider == "anthropic" and "litellm" not in sys.modules:
             if os.environ.get("ANTHROPIC_AUTH_TOKEN"):
                 return
@@ -263,7 +264,7 @@ class RemoteModel:
         )
 
     async def _look_at_server(self, failure: ModelError, route: Route) -> ModelError:
-        """Ask a server that did not find the path or the model for its models, and correct the address and the name.
+        """Request the server's list of models, because a path or model was not found. Correct the address and the name.
 
         The corrections apply to all further requests. They are made only once.
         """
@@ -334,7 +335,7 @@ class _Silence:
 
 
 class ReasoningOfMessages:
-    """Store of the reasoning of the last replies. A server may turn out to require reasoning in the history."""
+    """Store of the reasoning of the newest replies, in case the server refuses a history without reasoning."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, str] = OrderedDict()

@@ -86,7 +86,7 @@ def accepts_setting(route: Route, name: str, value: Any) -> bool:
 def assistant_message(
     assembly: Assembly, calls: tuple[ToolCall, ...], way: SendReasoning | str
 ) -> dict[str, Any]:
-    """Make the history message for a reply. The message contains reasoning only if the provider needs reasoning."""
+    """Make the history message for a reply. `way` is the field for reasoning, or `none` to leave out reasoning."""
     message: dict[str, Any] = {**assembly.message_extra, "role": "assistant", "content": assembly.text}
     if calls:
         message["tool_calls"] = [

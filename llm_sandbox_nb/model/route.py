@@ -13,7 +13,7 @@ class Route:
     provider: str
     openai_compatible: bool
     asked: str = ""
-    """Provider in the model's name if a server of the person is asked with OpenAI's protocol. Otherwise empty."""
+    """Provider in the model's name, if requests go to the person's own server instead. Otherwise empty."""
 
     @property
     def sent_name(self) -> str:

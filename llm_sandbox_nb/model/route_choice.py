@@ -17,7 +17,7 @@ from llm_sandbox_nb.model.model_list import about, models_of_list, providers
 from llm_sandbox_nb.model.route import Route
 
 OPENAI = "https://api.openai.com/v1"
-# For each provider with an API of its own, the extended settings that it accepts, with LiteLLM's names for them.
+# Extended settings that providers with an API of their own accept, with LiteLLM's names for these settings.
 OWN_API: dict[str, dict[str, str]] = {
     "anthropic": {"top_k": "top_k"},
     "bedrock": {"top_k": "top_k"},

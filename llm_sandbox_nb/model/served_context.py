@@ -4,7 +4,7 @@
 |---|---|
 | vLLM, SGLang, OpenRouter | `/v1/models`: `max_model_len`, `context_length` |
 | llama.cpp | `/props`: `default_generation_settings.n_ctx` |
-| Ollama | `/api/ps`: `context_length` of a loaded model; `/api/show`: `num_ctx` that its file sets |
+| Ollama | `/api/ps`: `context_length` of a loaded model; `/api/show`: `num_ctx` that the model's file sets |
 | LM Studio | `/api/v1/models`: `context_length` of a loaded instance |
 | TGI | `/info`: `max_total_tokens`, else `max_input_tokens` |
 
@@ -26,7 +26,7 @@ from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.proxies import http_client
 
 _TIMEOUT = 3.0
-"""Seconds until a request without an answer ends."""
+"""Seconds after which a request is given up if the server does not answer."""
 _MAX_ANSWER_BYTES = 16_000_000
 _MIN_CONTEXT_TOKENS, _MAX_CONTEXT_TOKENS = 256, 1 << 28
 """Limits of a plausible context. Other numbers are ignored."""
@@ -86,7 +86,7 @@ class _Server:
             async with self._client.stream(method, address, json=body) as response:
                 if response.status_code != 200:
                     return None
-                # Not decoded, because a small answer may unpack to a huge text.
+                # The bytes are read without decompression, because a small answer may unpack to a huge text.
                 async for piece in response.aiter_raw():
                     found += piece
                     if len(found) > _MAX_ANSWER_BYTES:
@@ -117,7 +117,10 @@ def _set_by_file(answer: object) -> int | None:
 
 
 def _of_instances(answer: object, model: str) -> int | None:
-    """Read the smallest context of the loaded instances of the model from LM Studio's list."""
+    """Read the smallest context of the model's loaded instances from LM Studio's list.
+
+    If no instance has the model's name, a single loaded instance is taken for the model.
+    """
     instances = [
         (entry.get("key"), instance.get("id"), _number(_within(instance, "config", "context_length")))
         for entry in _objects(_within(answer, "models"))

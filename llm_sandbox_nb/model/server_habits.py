@@ -1,6 +1,6 @@
-"""Habits of a model's server, learned from its refusals and applied to all further requests.
+"""Habits of a model's server, which are learned from refused requests and applied to all further requests.
 
-A new quirk of a provider is often a change in another module. `request.py` has the rules by the provider's name,
+Code for a new quirk of a provider often belongs in another module. `request.py` has the rules by the provider's name,
 `server_replies.py` reads unusual forms of replies, and `message_form.py` changes the fields and roles of messages.
 """
 
@@ -136,7 +136,7 @@ class ServerHabits:
             return False
         if _NO_SYSTEM.search(text):
             return True
-        # A template that requires alternating roles counts the system message as the one out of order.
+        # A template that requires alternating roles may count the system message as the message that breaks the order.
         return (
             bool(_ALTERNATE.search(text))
             and not _SYSTEM_MAY_BE.search(text)

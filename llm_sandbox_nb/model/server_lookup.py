@@ -1,6 +1,6 @@
 """Lookup of models at a server: the correct address, the listed models, and the server's name for a model.
 
-Any program may answer, so answers are not trusted. Their size and time are limited, and only plain names are used.
+Any program may answer. So the size and time of answers are limited, and names with unusual characters are ignored.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _TIMEOUT = 5.0
 _MAX_ANSWER_BYTES = 1_000_000
 _MAX_MODELS = 1000
 _MODEL_NAME = re.compile(r"[\w./:@+-]{1,200}", re.ASCII)
+"""Matches a plain name, which has only usual characters."""
 _REQUEST_PATHS = ("/chat/completions", "/completions", "/models", "/responses", "/messages", "/embeddings")
 """Paths of requests, which people copy together with the address."""
 MAX_SHOWN_MODELS = 8
@@ -93,7 +94,7 @@ def _names(listed: object) -> tuple[str, ...]:
 
 
 def name_there(whole: str, sent: str, models: Sequence[str]) -> str | None:
-    """Return the server's name for the model that the person called `whole`.
+    """Return the server's name for the model that the person called `whole`, and that requests called `sent`.
 
     Return None unless exactly one name matches.
     """

@@ -36,7 +36,7 @@ _FINISHES = {
 }  # fmt: skip
 _MAX_REPLY_BYTES = 256 * 1024**2
 _MAX_LINE_LENGTH = 32 * 1024**2
-"""Maximum characters of one line, or of one JSON text on many lines."""
+"""Maximum number of characters of one line, or of one JSON text on many lines."""
 _NOT_FINISHED = frozenset({"", "null", "none", "error", "abort"})
 """Values of `finish_reason` in a reply that has not ended."""
 
@@ -47,8 +47,8 @@ async def read_reply(
     """Yield the pieces of a successful reply as they arrive. `heard` is called when data arrives.
 
     In the last piece, `ended` is True, and the piece contains the usage. A reply that broke off has no such piece. The
-    end marker of a reply is a finish reason or `[DONE]`. If two replies in a row have no end marker, the second reply
-    counts as complete.
+    end marker of a reply is a finish reason or `[DONE]`. If two replies in a row have no end marker, the server
+    probably never sends one, and the second reply counts as complete.
 
     Raises:
         ServerError: if the reply has an error.
@@ -236,7 +236,7 @@ class _Reply:
         self.ended = self.ended or self._finish is not None or "message" in choice
         message = choice.get("delta")
         if not isinstance(message, dict):
-            # This is a complete message. Some servers repeat the message after its pieces.
+            # This is a complete message. It is ignored after pieces, because some servers repeat their content in it.
             message = None if self._has_content else choice.get("message") or {"content": choice.get("text")}
         if not isinstance(message, dict):
             return None

@@ -32,10 +32,10 @@ class ThinkingSplitter:
     _waiting: str = ""
     """Text that may be the beginning of a tag."""
     _end: str | None = field(default=None)
-    """Tag that ends the current thinking. None before a thinking begins, and empty after the last one."""
+    """Tag that ends the current thinking. None before each passage of thinking, and empty after the last one."""
 
     def add(self, piece: str) -> tuple[str, str]:
-        """Add a piece. Return the text and the thinking that are now certain."""
+        """Add a piece. Return the new text and the new thinking, without characters that may begin a tag."""
         if self._end == "":
             return piece, ""
         self._waiting += piece
@@ -147,7 +147,7 @@ class Assembly:
     message_extra: dict[str, Any] = field(default_factory=dict)
     """Message fields outside of OpenAI's protocol, which are kept in the history."""
     extra: list[dict[str, Any]] = field(default_factory=list)
-    """The fields of this kind in each call, in the order of `calls`."""
+    """Such fields of each call, in the order in which the method `calls` returns the calls."""
     response_id: str | None = None
     response_model: str | None = None
     written: bool = False
@@ -197,9 +197,9 @@ class Assembly:
             )
 
     def _visible(self, *, whole: bool = False) -> str:
-        """Return the new text before the next call mark.
+        """Return the text that was not returned before, up to the next call mark.
 
-        Unless `whole` is True, the text also ends before the beginning of a possible mark.
+        Unless `whole` is True, the text also ends before characters that may begin a mark.
         """
         end = begin_of_mark(self.text, self._shown, whole=whole)
         visible = self.text[self._shown : end]

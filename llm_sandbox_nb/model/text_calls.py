@@ -10,8 +10,8 @@ A text may also only show a call: in an example, a thought, a file, or the outpu
 3. the call is complete, all names are offered tools, and the arguments fit their schemas;
 4. only white space follows the last call.
 
-If one of several calls does not count, no call counts. JSON counts only at the end of a reply if it has no begin mark
-such as `<tool_call>`, or if it is in a fence. The forms are in `text_formats.FORMATS`.
+If one of several calls does not count, no call counts. JSON without a begin mark such as `<tool_call>`, and JSON in a
+fence, counts only at the end of a reply. The forms are in `text_formats.FORMATS`.
 """
 
 from __future__ import annotations
@@ -353,7 +353,7 @@ def _bare(text: str, fences: Sequence[Fence], end: int) -> _Found:
         and not text[listed[1] : end].strip()
     ):
         return _Found(listed[0], "")
-    # The calls begin at the first bracket at the beginning of a line from which the rest of the text is JSON.
+    # The calls begin at the first such bracket for which all text from the bracket to the end is JSON.
     for bracket in _brackets(text, last, end):
         if calls := _json_sequence(text, bracket, end):
             before = text[: text.rindex("\n", 0, bracket)]
@@ -363,7 +363,7 @@ def _bare(text: str, fences: Sequence[Fence], end: int) -> _Found:
 
 
 def _quoting(text: str) -> bool:
-    """Return True if a comment, a result or code is open at the end of a text."""
+    """Return True if a comment, or a tag such as `<output>` or `<code>`, is still open at the end of a text."""
     tags = re.findall(
         r"<(/?)(tool_response|tool_result|tool_output|observation|output|file|document|example|code|pre)\b",
         text,
@@ -448,7 +448,7 @@ def _is(value: Any, name: str) -> bool:
 def _misfit(name: str, arguments: Mapping[str, Any], offered: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the reason why a call does not fit the tools, or an empty text for a call that fits.
 
-    Convertible values such as "30" fit.
+    A text fits any type: for example, "30" may be meant as a number.
     """
     if name not in offered:
         return f"there is no tool {json.dumps(name[:80])}"

@@ -1,8 +1,8 @@
 """Forms in which models write calls as text: a table of marks, each with a reader, an example and a source.
 
-A mark is a text such as `<tool_call>`, with which a call begins. A new model family is a new row of `FORMATS`. A
-reader gets the text and the place of its mark. The reader returns the calls and the place after them, or None if the
-call is incomplete. Every reader works in linear time.
+A mark is a text such as `<tool_call>`, with which a call begins. To support a new model family, add a row to
+`FORMATS`. A reader gets the text and the place of its mark. The reader returns the calls and the place after them, or
+None if the call is incomplete. Every reader works in linear time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Format:
     example: str
     """Call of the tool `ls` with the argument `d`."""
     source: str
-    """Documentation of the form: a repository and a file, or the name of a package's fixtures."""
+    """Documentation of the form: a repository and a file, or a package and its fixtures."""
 
     @property
     def begins(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ END_TOKENS = re.compile(
 
 
 def after_space(text: str, place: int) -> int:
-    """Return the place after white space."""
+    """Return the place after the white space at `place`."""
     return _SPACE.match(text, place).end()  # type: ignore[union-attr] # matches an empty text too
 
 
@@ -189,7 +189,7 @@ def _json_between(begin: str, *ends: str) -> Reader:
 
 _XML_NAME = re.compile(rf"<function=\s*[\"']?({_NAME})[\"']?\s*>")
 _XML_KEY = re.compile(r"\s*+<parameter=\s*+[\"']?([^>\n\"']{1,200}+)[\"']?\s*+>")
-# If the end of a value is missing, the value ends before the next value, or before the end of the function.
+# If the end mark of a value is missing, the value ends before the next value, or before the end of the function.
 _XML_END = re.compile(
     r"<(?:/parameter>(?=\s*+(?:<parameter=|</function>|</?(?:seed:)?tool_call>|\Z))"
     r"|(?<=\n<)(?=parameter=[^>\n]{1,200}>\n)|(?=/function>\s*+(?:</?(?:seed:)?tool_call>|<function=|\Z)))"
@@ -201,8 +201,8 @@ def _tagged_values(
 ) -> tuple[list[tuple[re.Match[str], str]], int] | None:
     """Read the values between marks. Return the values with their keys, and the place after the last value.
 
-    Return None if an end mark is missing, or if there are too many values. If the end mark belongs to another element,
-    `end` matches only the beginning of the mark, which is not read.
+    Return None if an end mark is missing, or if there are too many values. If a value has no end mark of its own, `end`
+    matches the beginning of the next mark, and the returned place is before this mark.
     """
     found: list[tuple[re.Match[str], str]] = []
     while begun := key.match(text, place):
@@ -219,7 +219,7 @@ def _function_xml(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     found = _tagged_values(text, name.end(), _XML_KEY, _XML_END) if name else None
     if name is None or found is None:
         return None
-    # An empty value has a single newline, which is both its first and its last one.
+    # Between its marks, an empty value has a single newline, which must be removed only once.
     arguments = {
         key[1].strip(): Written(value.removeprefix("\n").removesuffix("\n")) for key, value in found[0]
     }
@@ -330,7 +330,8 @@ def _whole(calls: WrittenCalls, place: int) -> tuple[WrittenCalls, int] | None:
     return (calls, place) if calls else None
 
 
-# In DSML, the bars are U+FF5C. Some servers change them to ASCII bars, double bars, or U+2016.
+# In DSML, which DeepSeek's newer models write, the bars are U+FF5C. Some servers change them to ASCII bars, double
+# bars, or U+2016.
 _BAR = r"(?:[｜|‖]{1,2})"
 _DSML = rf"{_BAR}DSML{_BAR} ?"
 _DSML_BLOCK = re.compile(rf"<{_DSML}(function_calls|tool_calls|calls)>")

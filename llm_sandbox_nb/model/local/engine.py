@@ -1,8 +1,9 @@
 """Program of the child process that loads a model and serves requests on loopback until its parent process ends.
 
 The program reads its plan from stdin, as one line of JSON. It writes the address or an error to stdout, also as one
-line of JSON. The program ends when stdin is closed, which also happens when the parent is killed. In the second case,
-Linux ends the program at once. The program imports nothing of the package, and writes the engine's log to stderr.
+line of JSON. The program ends when stdin is closed, which also happens when the parent is killed. On Linux, the
+kernel kills the program as soon as its parent has ended. The program imports nothing from llm_sandbox_nb, and writes
+the engine's log to stderr.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reader of a GGUF file's header: facts about the model, and a check that the file is complete. Reads are bounded."""
+"""Reader of a GGUF file's header: facts about the model, and a check that the file is complete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STRING, _ARRAY = 8, 9
 _MAX_KEYS = 4096
 _MAX_TENSORS = 65_536
 _MAX_HEADER_BYTES = 256 << 20
-"""Maximum size of a header. Usually all except the vocabulary needs less than 2 MB."""
+"""Maximum size of a header. A header without its vocabulary usually has less than 2 MB."""
 _MAX_TEXT_BYTES = 1 << 20
 """Maximum length of a text. Chat templates may be long."""
 _MAX_LIST_ITEMS = 2_000_000
@@ -27,7 +27,8 @@ _WIDTHS = (
     "embedding_length", "feed_forward_length", "vocab_size", "expert_count", "attention.head_count",
     "attention.head_count_kv", "attention.key_length", "attention.value_length",
 )  # fmt: skip
-"""Names of the numbers in the header that a tensor has as a dimension, or as a divisor of a dimension."""
+"""Names of header values that are dimensions of a tensor, or divisors of a dimension. So the largest dimension in a
+valid file is at least as large as each of these values."""
 _STORED_PREFIXES = ("general.", "split.")
 _STORED_SUFFIXES = (
     ".context_length", ".block_count", ".embedding_length", ".attention.head_count", ".attention.head_count_kv",
@@ -51,7 +52,7 @@ class GgufHeader:
 
     @property
     def is_plausible(self) -> bool:
-        """True if the file has at least one tensor per layer, and a tensor as large as the largest number says.
+        """True if the file has a tensor for each layer, and a dimension at least as large as each of `_WIDTHS`.
 
         Otherwise, a program that allocates a model with these numbers before it reads the tensors could use up the
         memory.
@@ -66,7 +67,7 @@ class GgufHeader:
 
     @property
     def cache_bytes_per_token(self) -> int:
-        """Bytes for one token of a conversation, with 16-bit numbers. If layers differ, this is an upper bound."""
+        """Bytes of memory per token of a conversation (16-bit numbers). If layers differ, this is an upper bound."""
         layers, heads = self._number("block_count"), self._number("attention.head_count")
         of_cache = self._number("attention.head_count_kv") or heads
         each = self._number("embedding_length") // heads if heads else 0

@@ -63,7 +63,10 @@ def fetch_hub_file(repository: str, file: str, stop: Stop) -> Path:
 
 
 def _check_sum(path: Path, name: str, stop: Stop) -> None:
-    """Raise ModelError if the SHA-256 of a file differs from its name in the cache. Only large files are checked."""
+    """Raise ModelError if a file in the cache is named after a SHA-256 that differs from the SHA-256 of its content.
+
+    Small files have other names, and are not checked.
+    """
     blob = path.resolve()
     if not _SUM.fullmatch(blob.name):
         return

@@ -18,7 +18,10 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 class LineWriter:
-    """Writer of progress lines to a stream. In a terminal, a line replaces the previous line. Files get few lines."""
+    """Writer of progress lines to a stream. In a terminal, a line replaces the previous line.
+
+    Any other stream gets at most one line in `_SECONDS_BETWEEN_LINES` about the same work.
+    """
 
     def __init__(self, out: TextIO) -> None:
         self._out = out

@@ -34,14 +34,15 @@ _ENGINE_BYTES = 300_000_000
 _WEIGHTS_FACTOR = 1.4
 """Ratio of the weights' memory to their file size. The engine also stores many weights in a second, faster form."""
 _MIN_CONTEXT_TOKENS, _MAX_CONTEXT_TOKENS = 4096, 16_384
-"""Limits of a server's context. A run needs the minimum. A CPU needs many minutes to read more than the maximum."""
+"""Limits of the token count of a conversation. A run needs at least the minimum. To read more tokens than the maximum,
+a CPU would need many minutes."""
 _MAX_SLOTS = 4
 """Maximum number of requests that are answered at the same time. On 2 cores, 4 requests together give 1.8 times the
 tokens per second of one request, and 16 give little more."""
 _MEMORY_SHARE = 0.8
-"""Share of the free memory for a model."""
+"""Share of the free memory that is planned for a model."""
 _MAX_CACHE_MIB = 1024
-"""Maximum memory for conversations that may continue."""
+"""Maximum memory, in MiB, in which the engine caches conversations that may continue."""
 _LOG_LINES = 400
 """Number of log lines of the engine that are stored for later runs and for error messages."""
 _MAX_LOG_LINE_BYTES = 4000
@@ -139,7 +140,8 @@ class ModelServer:
             ModelError: if the server cannot load the model.
             FetchStoppedError: if all callers have stopped waiting.
         """
-        # The thread must live as long as the process: on Linux the kernel ends a child when its parent thread ends.
+        # The thread must live as long as the process: on Linux, the kernel kills the process when the thread
+        # that started the process ends.
         threading.Thread(target=self._keep, name="local-model-server", daemon=True).start()
         began = time.monotonic()
         while not self._answered.wait(0.2):

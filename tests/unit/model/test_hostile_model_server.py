@@ -103,7 +103,7 @@ def test_a_redirect_to_another_server_sends_nothing_there(status: int) -> None:
         error = refusal(server.url)
         assert other.asked == []
     assert error.kind == "unreachable"
-    assert "redirects to another one" in str(error)
+    assert "redirects to another server" in str(error)
     assert not error.retryable
 
 
