@@ -64,7 +64,7 @@ _MUST_BE = {
     **dict.fromkeys(
         ("allow", "allow_once"), f"a list of at most {_MAX_HOSTS} hosts, such as example.org:443"
     ),
-    "step": "the number of a step, or 0 for before the first",
+    "step": "the number of a step, or 0 for the time before the first step",
     "what": "one of both, files, conversation",
 }
 

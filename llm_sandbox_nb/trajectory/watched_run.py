@@ -57,7 +57,7 @@ class WatchedRun:
                 self._facts.update(stop_reason=event.stop_reason, usage=event.usage.model_dump(mode="json"))
 
     def go_on(self) -> None:
-        """Change the row of an ended run: the run was resumed."""
+        """Remove the end from the row, because the run was resumed."""
         self.over, self._facts["stop_reason"] = False, None
 
     def to_json(self, *, live: bool, away: bool) -> Json:

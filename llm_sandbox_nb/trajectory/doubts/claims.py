@@ -260,7 +260,7 @@ def _find(evidence: Evidence, name: str) -> Version | None:
 
 
 def _mentioned(evidence: Evidence, name: str) -> bool:
-    """Return True if the task, an artifact or the output of a command names the file."""
+    """Return True if the task, an artifact or an output names the file, or if the recorded changes are incomplete."""
     last = name_of(name)
     if last in evidence.task or any(last == name_of(saved) for saved in evidence.trajectory.artifacts):
         return True
