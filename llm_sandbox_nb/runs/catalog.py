@@ -222,10 +222,10 @@ class PrunePlan:
 def plan_prune(
     entries: list[RunEntry], *, days: float | None = None, keep: int | None = None, now: float | None = None
 ) -> PrunePlan:
-    """Choose runs to remove: runs that are older than `days` and not among the `keep` newest. Either can be omitted.
+    """Choose runs to remove: runs that are older than `days` and not among the `keep` newest.
 
-    Runs that are in use or cannot be read stay. Runs from which a remaining run was forked stay too. The age of a run
-    is the time since its last event.
+    If `days` or `keep` is None, only the other one counts. Runs that are in use or cannot be read stay. Runs from
+    which a remaining run was forked stay too. The age of a run is the time since its last event.
     """
     newest = sorted(entries, key=lambda entry: (entry.changed, entry.name))
     named = newest[: max(0, len(newest) - (keep or 0))]
