@@ -232,7 +232,9 @@ def restore_artifacts(run: RunRecord, checkpoint: str, known: Collection[str] = 
                 continue
             try:
                 if entry.size > min(CollectLimits.file_bytes, room):  # a sparse file may have any size
-                    raise HistoryError(f"The file has {entry.size:,} bytes, over the limit for collected files.")
+                    raise HistoryError(
+                        f"The file has {entry.size:,} bytes, over the limit for collected files."
+                    )
                 room -= entry.size
                 _write(folder, folder / name, functools.partial(store.write, entry))
             except (HistoryError, OSError) as error:

@@ -213,7 +213,11 @@ class OutsideCalls:
         most = max(1, arguments.get("limit", 20))
         rows = [f"{step['step']}: {step['tool']} {step['what']}".rstrip() for step in found[:most]]
         left = len(found) - most
-        more = f"\n[{left} more: call list_checkpoints with before={found[most - 1]['step']}]" if left > 0 else ""
+        more = (
+            f"\n[{left} more: call list_checkpoints with before={found[most - 1]['step']}]"
+            if left > 0
+            else ""
+        )
         text = ("\n".join(rows) or "No step yet.") + more + "\n0: the beginning"
         return _result(text, {"checkpoints": found[:most], "truncated": len(found) > most})
 

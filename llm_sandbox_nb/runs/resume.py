@@ -365,8 +365,8 @@ def _note_missing_check(run: RunRecord, recorder: Recorder, spec: RunSpec) -> No
     if spec.check is None and isinstance(named, Mapping) and named.get("function"):
         recorder.emit(
             ev.Noted(
-                text=f"The check {str(named['function'])[:80]} is a Python function, which records do not contain: give "
-                "it again, as in result.resume(check=...), to have the result checked."
+                text=f"The check {str(named['function'])[:80]} is a Python function, which records do not contain: "
+                "give it again, as in result.resume(check=...), to have the result checked."
             )
         )
 

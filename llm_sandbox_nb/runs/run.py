@@ -213,7 +213,7 @@ class Run(RunRecord, Awaitable):
         """
         if text is not None and not isinstance(text, str):
             raise InputError(
-                f"The first argument of resume() is a text for the model, not {text!r:.80}: give others by name."
+                f"The first argument of resume() is a text for the model, not {text!r:.80}: give the others by name."
             )
         if unknown := sorted(more.keys() - {*PAUSE_OPTIONS, *OPTION_DEFAULTS}):
             known = ", ".join((*PAUSE_OPTIONS, *OPTION_DEFAULTS))
