@@ -31,7 +31,7 @@ from llm_sandbox_nb.trajectory.step_line import ending
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 LIVE_LINES = 20
-"""Number of lines that a live run shows from the beginning of a long text, from its end, and from the end of stderr."""
+"""Number of lines that a live run shows of a long text: from its beginning, its end, and the end of stderr."""
 _MAX_LINE_CHARACTERS = 400
 
 _DECISION_LABELS = {
@@ -60,9 +60,9 @@ class Printer:
     """Printer of events. `lines` limits each text; None means no limit.
 
     `folder` is the run's folder, needed only to show large outputs of a loaded run in full. `trajectory` is given for
-    a loaded run, because events of the current attempt do not show the last step of an earlier attempt. With `calm`,
-    successive uneventful steps share a line. A run asks its model while its sandbox starts, so steps are printed only
-    after the isolation is known.
+    a loaded run: if only the current attempt is printed, a rewind finds there the last step of the attempt that it
+    left. With `calm`, successive uneventful steps share a line. A run asks its model while its sandbox starts, so
+    steps are printed only after the isolation is known.
     """
 
     def __init__(

@@ -189,7 +189,7 @@ def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple
 
 
 async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run]) -> None:
-    """Await `work`. The first Ctrl-C stops the run in order. A second Ctrl-C, SIGTERM or SIGHUP cancels the work."""
+    """Await `work`. The first Ctrl-C asks the run to stop. A second Ctrl-C, SIGTERM or SIGHUP cancels the work."""
     from llm_sandbox_nb.agent.errors import ControlError
 
     task = asyncio.current_task()
