@@ -179,7 +179,7 @@ class Printer:
                 self._finish(event)
 
     def _show_calm(self, row: CalmSteps, event: ev.Event) -> None:
-        """Print one line for several steps without special events, when the first of their events arrives."""
+        """Print one line for several uneventful steps, when the first of their events arrives."""
         if isinstance(event, ev.ModelReplied):
             self._usage = self._usage + (event.usage or ev.Usage())
         if self._step != row.steps[-1].number:

@@ -277,7 +277,7 @@ def check_not_record(out: str, run: str) -> None:
 
 
 def run_path(name: str) -> Path:
-    """Return the path of the run with the path, the id or a part of the id `name`.
+    """Return the path of the run `name`, which is a path, an id, or a part of an id.
 
     Raises:
         UsageError: if not exactly one run matches.

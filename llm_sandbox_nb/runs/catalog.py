@@ -148,7 +148,7 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
 
 
 def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None, list[ev.Doubt] | None]:
-    """Return the first event, the end of the run with its score, and the doubts. Return three None if there is no end.
+    """Return the first event, the end of the run with its score, and the doubts. All are None if there is no end.
 
     These parts of the journal are enough for the row of an ended run.
     """

@@ -58,7 +58,7 @@ def end_of_step(trajectory: Trajectory, step: int) -> str:
 
 
 def before_calls(trajectory: Trajectory, step: int) -> str:
-    """Return the id of the event at which all calls of a step are proposed, and none is decided on or executed.
+    """Return the id of the event that proposes the last call of a step, before a call is decided on or executed.
 
     Raises:
         ValueError: if there is no such step, or the step has no call.
@@ -142,7 +142,7 @@ class CheckpointFiles:
             return compare(store, store.manifest(a), store.manifest(b))
 
     def manifest(self, checkpoint: str) -> Mapping[str, Entry]:
-        """Return all entries at a checkpoint. Raises HistoryError if the checkpoint is not stored."""
+        """Return all entries at a checkpoint, by their paths. Raises HistoryError if the checkpoint is not stored."""
         with reading_history(self._folder) as store:
             return dict(store.manifest(checkpoint))
 
@@ -184,7 +184,10 @@ class CheckpointFiles:
 
     @contextmanager
     def opened(self, checkpoint: str) -> Iterator[tuple[HistoryStore, Mapping[str, Entry]]]:
-        """Open the history. Yield the store, and all entries at a checkpoint by their paths as in a container."""
+        """Open the history. Yield the store, and all entries at a checkpoint by their paths.
+
+        Even for a run without a container, the paths are those in a container, which begin with the same folder.
+        """
         sandbox = self._run.trajectory.sandbox
         own_root = sandbox is not None and has_own_root(sandbox.protection.get("isolation"))
         with reading_history(self._folder) as store:

@@ -38,7 +38,7 @@ from llm_sandbox_nb.trajectory.events import clean_text
 
 Json = dict[str, Any]
 Listeners = Callable[[Run], tuple[Sequence[Listener], Callable[[], Awaitable[object]]]]
-"""Function that gets a fork, and returns the listeners of its events, and a function to await at its end."""
+"""Function that gets a fork, and returns listeners of the fork's events, and a function to await at the fork's end."""
 _STEPS = {
     "run_command": ("command", "timeout"),
     "read_file": ("path", "offset", "limit"),

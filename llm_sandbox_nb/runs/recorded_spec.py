@@ -1,4 +1,4 @@
-"""Specification and sandbox options of an existing run. This process has them, or else they come from the record."""
+"""Specification and sandbox options of an existing run: those that this process knows, or else the recorded ones."""
 
 from __future__ import annotations
 

@@ -146,7 +146,8 @@ class Run(RunRecord, Awaitable):
             others: True to also undo later changes of other runs in the sandbox.
 
         Raises:
-            InputError: if there is no rewind, or another run has changed files since then. Then, nothing is changed.
+            InputError: if there is no rewind, or another run has changed files since then. In these cases, nothing is
+                changed.
         """
         self._check_journal()
         destination = replace(last_rewind(self.trajectory), others=others)

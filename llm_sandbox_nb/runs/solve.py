@@ -143,7 +143,7 @@ async def solve(
         limits, settings: mappings such as `{"steps": 20}` and `{"temperature": 0}`; see `RunLimits` and
             `ModelSettings`.
         retries: see `RetryPolicy`.
-        command_timeout: timeout in seconds for a command that does not name its own.
+        command_timeout: timeout in seconds for a command, if the model names no timeout.
         nudges: number of replies in a row without a call after which the model is asked for a call. After one more
             such reply, the run ends with `answered` or `no_answer`. With `"all"`, the model is asked after every such
             reply until a limit ends the run, as in benchmarks.

@@ -413,7 +413,7 @@ class FileDiff(EventModel):
 
 
 class CallFinished(EventBase):
-    """The result of a tool call. Every call has exactly one."""
+    """The result of a tool call. Every call has exactly one result."""
 
     kind: Literal["call.finished"] = "call.finished"
     step: int

@@ -1,4 +1,4 @@
-"""The summary of a live run that the server holds. Each event updates the summary, which takes a few bytes."""
+"""The summary of a live run that the server holds. Each event updates the summary, which takes little memory."""
 
 from __future__ import annotations
 

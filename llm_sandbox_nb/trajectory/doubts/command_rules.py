@@ -311,7 +311,7 @@ def error_swallowed(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _without_effect(evidence: Evidence, action: Action) -> str:
-    """Describe a refused edit, or a `sed -i` without effect. Empty if a later action changed the file."""
+    """Describe a refused edit, or a `sed -i` without effect. Empty if there is none, or the file changed later."""
     if action.kind != "edit" and "sed" not in action.command:
         return ""
     later = {version.path for other in evidence.actions[action.number + 1 :] for version in other.writes}
@@ -573,7 +573,7 @@ def _may_warn(action: Action) -> bool:
 
 
 def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:
-    """Yield a doubt about warnings of ignored data. Equal warnings are counted as one."""
+    """Yield a doubt about printed warnings, such as of skipped rows. Warnings with other numbers count as equal."""
     if _only_looks(action) or not (_runs_program(action.command) or action.writes):
         return
     if not _may_warn(action):

@@ -12,8 +12,8 @@ from llm_sandbox_nb.trajectory.events import Doubt
 from llm_sandbox_nb.trajectory.trajectory import Step
 
 _MIN_UPLOAD_BYTES = 4096
-"""Minimum number of bytes that an upload sends. A request without a body is smaller. An upload also sends more bytes
-than it receives."""
+"""Minimum number of bytes that a step sends to a host in an upload. Requests without a body are smaller. In an upload,
+a step also sends more bytes than it receives."""
 _HOST = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)+")
 _URL_HOST = re.compile(r"\bhttps?://(?:[^/\s@\"']*@)?([A-Za-z0-9.-]+)")
 _REMOTE = re.compile(r"(?:[\w.-]+@)?([A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+):")

@@ -18,7 +18,7 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.step_line import ToolKind, path_below, shown_text, tool_kind
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
-# These limits bound the work, because a record may come from anyone.
+# A record may come from anyone and be very large, so these limits bound the time that the rules take.
 _COMMAND_CHARACTERS = 32 * 1024
 _OUTPUT_CHARACTERS = 2 * 1024
 """Number of characters at each end of an output that are read."""
@@ -454,7 +454,7 @@ class Evidence:
         return action
 
     def _reads(self, action: Action, changed: dict[str, ev.FileDiff]) -> list[Version]:
-        """Return the existing files that an action, or a program of the action, names."""
+        """Return the newest versions of the files that a call names, and of the files that named programs name."""
         if action.kind == "submit":
             return []
         todo = list(self.find([action.edited] if action.edited else names_in(action.text)))

@@ -57,7 +57,7 @@ _RULES_AFTER_ACTION: tuple[Callable[[Evidence, Action], Iterator[Doubt]], ...] =
 
 
 class DoubtFinder:
-    """Finder of doubts about a run that grows."""
+    """Finder of doubts about a run whose events arrive one by one."""
 
     def __init__(self, own: Sequence[Rule] = ()) -> None:
         self.evidence = Evidence()
