@@ -136,7 +136,7 @@ def _add_setup(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser
     actions = image.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser, required=True)
     build = actions.add_parser("build", help="build the image of this package from its Dockerfile")
     build.add_argument(
-        "--target", choices=("full", "slim"), default="full", help="which image (default: full)"
+        "--target", choices=("full", "slim"), default="full", help="variant of the image (default: full)"
     )
     build.add_argument("--base-image", "--base_image", metavar="IMAGE", help="base image of the Dockerfile")
     build.add_argument(
@@ -201,7 +201,9 @@ def _add_records(commands: argparse._SubParsersAction[Parser]) -> dict[str, Pars
     add_runs_options(runs)
     show = commands.add_parser("show", help="print the current attempt of a recorded run as text")
     show.add_argument("run", metavar="RUN", help=_RECORD)
-    show.add_argument("--brief", action="store_true", help="only the first lines of each output")
+    show.add_argument(
+        "--brief", action="store_true", help="print only the first and last lines of each output"
+    )
     show.add_argument(
         "--all",
         action="store_true",

@@ -315,7 +315,7 @@ def _model(run: RunRecord, options: ResumeOptions) -> Model:
         return run.context.models.get(now) or known.make_model(now)
     if not (name := options.model or now):
         raise InputError(
-            "The record does not say which model it was: name one, as in result.resume(model='openai/gpt-5')."
+            "The record does not name the model of the run: name one, as in result.resume(model='openai/gpt-5')."
         )
     return _make_model(name, options)
 
