@@ -347,7 +347,9 @@ class OutsideAgent:
         if "edit" in decisions:
             facts["changed_by_person"] = recorded.arguments
             arguments = json.dumps(recorded.arguments, ensure_ascii=False)
-            notes.append(f"[A person at the notebook changed this call; the executed arguments are: {arguments}]")
+            notes.append(
+                f"[A person at the notebook changed this call; the executed arguments are: {arguments}]"
+            )
         if "observe" in decisions:
             facts |= {"output": shown, "output_by_person": True}
             notes.append("[A person at the notebook wrote this result.]")
