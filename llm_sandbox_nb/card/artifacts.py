@@ -37,7 +37,7 @@ class Artifact:
 def load_artifacts(
     saved: Iterable[ArtifactSaved], folder: Path | None, *, each: int, together: int
 ) -> list[Artifact]:
-    """Load files. Content is left out if a file exceeds `each` bytes, or the rest of `together` bytes."""
+    """Load files. A file gets no content if it exceeds `each` bytes, or if all files would exceed `together` bytes."""
     artifacts = []
     for file in saved:
         artifact = _load(file, folder, min(each, together), each)

@@ -21,7 +21,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 MIME = "application/vnd.llm-sandbox.trajectory+json"
 _CLIP_CHARACTERS = (100_000, 20_000, 4_000, 1_000, 200)
-"""Maximum characters of each text in an event. The first number is used that makes all events fit `Caps.events`."""
+"""Maximum characters of each text in an event. The largest number with which all events fit `Caps.events` is used."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """The card of a run: the MIME bundle that a notebook shows, updates in place, and saves.
 
 The bundle has three parts. The HTML page is for front ends without the extension: state, task, answer, files, facts,
-and a line for each step. The extension shows the record, which is complete within `Caps`, and not the page. The
-plain text is for terminals and front ends without HTML. A run or file that is the last value of a cell is shown in the
-same way. `card/facts.py` makes the line with steps, tokens, time and cost.
+and a line for each step. The extension shows the record instead of the page. The record is complete within `Caps`.
+The plain text is for terminals and front ends without HTML. A run or file that is the last value of a cell is shown in
+the same way. `card/facts.py` makes the line with steps, tokens, time and cost.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ CAPS = Caps(artifact=25_000_000, run=100_000_000, events=200_000_000)
 """Caps of an exported file. They are larger than in a notebook, because the file holds one run and nobody edits it."""
 
 _VIEW = """\
-<main id="llm-sandbox-view"><noscript>Allow scripts: this page shows the run with its own.</noscript></main>
+<main id="llm-sandbox-view"><noscript>Allow scripts: this page needs its scripts to show the run.</noscript></main>
 <script type="application/json" id="llm-sandbox-run">{run}</script>
 <script>{script}</script>
 <details class="lsn-licenses">
@@ -78,7 +78,7 @@ def page(run: RunRecord, caps: Caps = CAPS) -> str:
     """Return the HTML of the exported file."""
     trajectory = run.trajectory
     title = first_line(plain(trajectory.start.task if trajectory.start else ""), 80) or "Run"
-    # The page loads and sends nothing. Frames with HTML of the model inherit this policy and add another one.
+    # The page loads and sends nothing. Frames with HTML of the model inherit this policy and add another policy.
     head = {"policy": html.escape(POLICY), "title": html.escape(title)}
     if not has_view():
         card = Card(caps, run.folder, trajectory)

@@ -60,7 +60,7 @@ def page_cost(text: str, depth: int = 0) -> tuple[int, int]:
     if elements > MAX_ELEMENTS:
         return min(elements, _MANY), 0
     count = _Count(depth)
-    count.feed(f"{text}>")  # otherwise the parser searches for the end of each unclosed tag in the whole text
+    count.feed(f"{text}>")  # without `>`, the parser searches the whole text for the end of each unclosed tag
     count.close()
     copied = sum(count.copied(name, 0) for name in count.uses)
     return min(count.elements + copied, _MANY), count.decoded

@@ -72,7 +72,7 @@ def _jpeg(data: bytes) -> PictureSize | None:
         if data[at] != 0xFF or marker in (0xFF, 1) or 0xD0 <= marker <= 0xD8:
             at += 1  # padding, or a marker without a length
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            # A progressive picture keeps its coefficients, two bytes for each of three colours.
+            # Decoding of a progressive picture also needs coefficients: two bytes per pixel for each of three colours.
             depth = 10 if marker in (0xC2, 0xC6, 0xCA, 0xCE) else 4
             return PictureSize(_u16(data, at + 7), _u16(data, at + 5), 1, depth)
         elif marker == 0xDA:

@@ -41,7 +41,7 @@ def static_page(text: str) -> tuple[str, bool]:
         link_rel=None,
     )
     found = _Scan()
-    found.feed(f"{text}>")  # otherwise the parser searches for the end of each unclosed tag in the whole text
+    found.feed(f"{text}>")  # without `>`, the parser searches the whole text for the end of each unclosed tag
     for name in reversed(_ROOTS):
         given = (f" {key}='{html.escape(value)}'" for key, value in found.roots.get(name, []))
         cleaned = f"<{name}{''.join(given)}>{cleaned}"

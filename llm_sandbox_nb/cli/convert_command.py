@@ -81,7 +81,7 @@ def _read(named: str) -> tuple[dict[str, Trajectory], Path]:
 
 
 def _form_of(out: str) -> str:
-    """Return the format that the name of a file implies. Raises UsageError."""
+    """Return the format that the name of a file implies. Raises UsageError if the name implies no format."""
     if out.startswith(("http://", "https://")):
         return "opentelemetry"
     if not Path(out).suffix:

@@ -73,7 +73,7 @@ async def _serve(values: dict[str, Any], notebook: str | None, own: bool, messag
             return ENDED_WELL
         if notebook:
             raise UsageError(
-                f"{notebook} does not offer its sandbox: execute %sandbox mcp in it, then start this again."
+                f"{notebook} does not offer its sandbox: execute %sandbox mcp in it, then repeat this command."
             )
         if opened:
             names = ", ".join(notebook.notebook for notebook in opened)

@@ -16,8 +16,9 @@ from llm_sandbox_nb.options.table import GROUPS, QUERY, SETTINGS, option
 from llm_sandbox_nb.training.options import add_training_actions
 
 MCP_EPILOG = """\
-With a notebook that has executed %sandbox mcp, calls go to its sandbox, and the notebook shows them. Else, and with
---isolation, --profile, --image or --network, the agent gets a new sandbox; the run's folder keeps its calls.
+If a notebook has executed %sandbox mcp, calls go to the sandbox of the notebook, and the notebook shows the calls.
+Without such a notebook, or with --isolation, --profile, --image or --network, the agent gets a new sandbox, and the
+folder of the run keeps the calls.
 
 claude mcp add sandbox -- llm-sandbox-nb mcp --isolation bubblewrap
 """
@@ -83,7 +84,7 @@ def _add_resume(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parse
         "text",
         metavar="TEXT",
         nargs="?",
-        help="message to the model; required if it has submitted; quote a text of several words",
+        help="message to the model; required if the model has submitted; quote a text of several words",
     )
     resume.add_option(resume, SETTINGS)
     _add_run_options(
@@ -113,11 +114,11 @@ def _add_mcp(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
 def _add_examples(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
     examples = commands.add_parser(
         "examples",
-        help="list ten examples, or run one and check its result; without --model it is scripted and needs no key",
+        help="list ten examples, or run one and check its result; without --model, a script replies, without a key",
         epilog=RUN_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    examples.add_argument("name", metavar="NAME", nargs="?", help="the example; without one they are listed")
+    examples.add_argument("name", metavar="NAME", nargs="?", help="the example; without NAME, all are listed")
     examples.add_option(examples, SETTINGS)
     _add_run_options(examples)
     return {"examples": examples}
@@ -131,11 +132,11 @@ def _add_run_options(parser: Parser, titles: Iterable[str] = tuple(GROUPS)) -> N
 
 
 def _add_setup(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
-    image = commands.add_parser("image", help="build, pull, list or check the images sandboxes are made of")
+    image = commands.add_parser("image", help="build, pull, list or check images for sandboxes")
     actions = image.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser, required=True)
-    build = actions.add_parser("build", help="build our image from the Dockerfile in this package")
+    build = actions.add_parser("build", help="build the image of this package from its Dockerfile")
     build.add_argument(
-        "--target", choices=("full", "slim"), default="full", help="which image (default: full)"
+        "--target", choices=("full", "slim"), default="full", help="variant of the image (default: full)"
     )
     build.add_argument("--base-image", "--base_image", metavar="IMAGE", help="base image of the Dockerfile")
     build.add_argument(
@@ -143,7 +144,7 @@ def _add_setup(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser
         "--image-name",
         "--image_name",
         metavar="IMAGE",
-        help="name of the image (default: that of this package)",
+        help="name of the built image (default: the name of this package's image)",
     )
     build.add_argument(
         "--ca-bundle", "--ca_bundle", metavar="FILE", help="your site's certificate authorities (PEM)"
@@ -153,9 +154,11 @@ def _add_setup(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser
     build.add_argument("--force", action="store_true", help="ignore the cache of earlier builds")
     pull = actions.add_parser("pull", help="pull an image from its registry")
     pull.add_argument("image", metavar="IMAGE")
-    listing = actions.add_parser("list", help="list our images on this engine")
+    listing = actions.add_parser("list", help="list the images of this package on this engine")
     check = actions.add_parser("check", help="check if an image can be used as a sandbox")
-    check.add_argument("image", metavar="IMAGE", nargs="?", help="default: ours")
+    check.add_argument(
+        "image", metavar="IMAGE", nargs="?", help="the image to check (default: the image of this package)"
+    )
     doctor = commands.add_parser(
         "doctor", help="list the isolations that work on this machine, and why others do not"
     )
@@ -165,12 +168,12 @@ def _add_setup(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser
     models.add_argument(
         "--fetch",
         metavar="NAME",
-        help="fetch this model and check its file: a name of the list, or as after local/",
+        help="download this model and check its file; NAME is in the list, or is written as after local/",
     )
-    models.add_argument("--json", action="store_true", help="for a program")
+    models.add_argument("--json", action="store_true", help="print the list as JSON")
     settings = commands.add_parser("settings", help="list every setting with its value and its source")
     settings.add_option(settings, SETTINGS)
-    settings.add_argument("--json", action="store_true", help="for a program")
+    settings.add_argument("--json", action="store_true", help="print the settings as JSON")
     actions_made = {"build": build, "pull": pull, "list": listing, "check": check}
     return {
         "image": image,
@@ -182,8 +185,8 @@ def _add_setup(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser
 
 
 _RECORD = (
-    "its id or a part of that (see `runs`), its folder, its journal.jsonl, or a file of another project, "
-    "FILE#NAME where it holds several runs"
+    "the run's id or a part of the id (see `runs`), its folder, its journal.jsonl, or a file of another project; "
+    "FILE#NAME if the file holds several runs"
 )
 
 
@@ -198,11 +201,13 @@ def _add_records(commands: argparse._SubParsersAction[Parser]) -> dict[str, Pars
     add_runs_options(runs)
     show = commands.add_parser("show", help="print the current attempt of a recorded run as text")
     show.add_argument("run", metavar="RUN", help=_RECORD)
-    show.add_argument("--brief", action="store_true", help="only the first lines of each output")
+    show.add_argument(
+        "--brief", action="store_true", help="print only the first and last lines of each output"
+    )
     show.add_argument(
         "--all",
         action="store_true",
-        help="also earlier attempts that a rewind has left, and each step of those that are one line",
+        help="also print earlier attempts that a rewind has left, and each of the steps that otherwise share a line",
     )
     export = commands.add_parser("export", help="write a recorded run as one HTML file that opens anywhere")
     export.add_argument("run", metavar="RUN", help=_RECORD)
@@ -239,7 +244,7 @@ def _add_records(commands: argparse._SubParsersAction[Parser]) -> dict[str, Pars
     convert.add_argument(
         "--content",
         action="store_true",
-        help="OpenTelemetry spans hold the texts of prompts, replies, calls and results too",
+        help="write the texts of prompts, replies, calls and results into OpenTelemetry spans too",
     )
     return {"runs": runs, "show": show, "export": export, "analyze": analyze, "convert": convert}
 

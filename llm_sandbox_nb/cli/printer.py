@@ -31,7 +31,7 @@ from llm_sandbox_nb.trajectory.step_line import ending
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 LIVE_LINES = 20
-"""Number of lines that a live run shows from the beginning of a long text, from its end, and from the end of stderr."""
+"""Number of lines that a live run shows of a long text: from its beginning, its end, and the end of stderr."""
 _MAX_LINE_CHARACTERS = 400
 
 _DECISION_LABELS = {
@@ -60,9 +60,9 @@ class Printer:
     """Printer of events. `lines` limits each text; None means no limit.
 
     `folder` is the run's folder, needed only to show large outputs of a loaded run in full. `trajectory` is given for
-    a loaded run, because events of the current attempt do not show the last step of an earlier attempt. With `calm`,
-    successive uneventful steps share a line. A run asks its model while its sandbox starts, so steps are printed only
-    after the isolation is known.
+    a loaded run: if only the current attempt is printed, a rewind finds there the last step of the attempt that it
+    left. With `calm`, successive uneventful steps share a line. A run asks its model while its sandbox starts, so
+    steps are printed only after the isolation is known.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Printer:
                 self._finish(event)
 
     def _show_calm(self, row: CalmSteps, event: ev.Event) -> None:
-        """Print one line for several steps without special events, when the first of their events arrives."""
+        """Print one line for several uneventful steps, when the first of their events arrives."""
         if isinstance(event, ev.ModelReplied):
             self._usage = self._usage + (event.usage or ev.Usage())
         if self._step != row.steps[-1].number:

@@ -128,11 +128,11 @@ def show_command(arguments: argparse.Namespace) -> int:
             printer(event)
         printer.end()
     except FileNotFoundError as error:
-        raise UsageError(f"Outputs of the run are missing; {folder}/blobs was left behind.") from error
+        raise UsageError(f"Outputs of the run are missing: copy {folder}/blobs with the run.") from error
     except (JournalError, OSError) as error:
         broken = broken or error
     if calm:
-        print("\n(`show --all` prints the steps that are one line here.)")
+        print("\n(`show --all` prints each of the steps that share a line here.)")
     if broken is not None:
         raise UsageError(f"The run cannot be read to its end: {str(broken).rstrip('.')}.") from broken
     if not events:
@@ -156,7 +156,7 @@ def show_command(arguments: argparse.Namespace) -> int:
 
 
 def _current_attempt(trajectory: Trajectory) -> Iterator[ev.Event]:
-    """Yield the events of the current attempt, and each rewind after the event to which the rewind led."""
+    """Yield the events of the current attempt. After an event, yield the rewinds that led to this event."""
     undone = {rewind.undo_of for rewind in trajectory.rewinds if rewind.undo_of}
     led_here: dict[str, list[ev.Event]] = {}
     for earlier in trajectory.rewinds:
@@ -250,7 +250,11 @@ def _shown(value: object) -> str:
 
 
 def load_run(named: str) -> Run:
-    """Load the run with this path, id or part of an id. `FILE#NAME` names a run in a file. Raises UsageError."""
+    """Load the run with this path, id or part of an id. `FILE#NAME` names a run in a file.
+
+    Raises:
+        UsageError: if not exactly one run matches, or the run cannot be read.
+    """
     from llm_sandbox_nb.runs.run import Run
 
     given, name = split_name(named)
@@ -273,7 +277,11 @@ def check_not_record(out: str, run: str) -> None:
 
 
 def run_path(name: str) -> Path:
-    """Return the path of the run that a path, an id or a part of an id names. Raises UsageError."""
+    """Return the path of the run `name`, which is a path, an id, or a part of an id.
+
+    Raises:
+        UsageError: if not exactly one run matches.
+    """
     path = Path(name).expanduser()
     if path.exists():
         return path

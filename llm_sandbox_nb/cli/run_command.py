@@ -89,7 +89,7 @@ def examples_command(arguments: argparse.Namespace) -> int:
 
 
 def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
-    """Run the task of these flags and print the events. Return the exit code, and the run or None if none was started.
+    """Run the task of these flags and print the events. Return the exit code, and the run. None if no run was started.
 
     Raises:
         UsageError: if an option, a settings file or an input is wrong; nothing was started.
@@ -158,9 +158,10 @@ def _check(values: dict[str, Any]) -> None:
 
 
 def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple[str, int | None]:
-    """Await `work`. Return an error message and an exit code. The code None means that the stop reason decides.
+    """Await `work`. Return an error message, which may be empty, and an exit code.
 
-    `started` holds the run once the run exists.
+    If the exit code is None, the stop reason of the run decides on the exit code of the command. `started`
+    holds the run once the run exists.
 
     Raises:
         NotStartedError, UsageError: if no run was started.
@@ -189,7 +190,7 @@ def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple
 
 
 async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run]) -> None:
-    """Await `work`. The first Ctrl-C stops the run in order. A second Ctrl-C, SIGTERM or SIGHUP cancels the work."""
+    """Await `work`. The first Ctrl-C asks the run to stop. A second Ctrl-C, SIGTERM or SIGHUP cancels the work."""
     from llm_sandbox_nb.agent.errors import ControlError
 
     task = asyncio.current_task()

@@ -75,7 +75,7 @@ def _check_image(name: str | None) -> int:
     for title, versions in (("programs", found.programs), ("packages", found.packages)):
         print(harmless(f"{title}: " + ", ".join(f"{name} {version}" for name, version in versions.items())))
     if found.missing:
-        print(f"not in it: {', '.join(found.missing)} (tasks that need them will install them or do without)")
+        print(f"missing: {', '.join(found.missing)} (tasks that need these will install them or do without)")
     return ENDED_WELL
 
 

@@ -24,7 +24,10 @@ class AlignedRow:
 
 
 def align(runs: Sequence[Sequence[Step]]) -> list[AlignedRow]:
-    """Align the steps of all runs in rows, in the order of the first run. Steps that match no step get own rows."""
+    """Align the steps of all runs in rows, in the order of the first run.
+
+    Steps that match no step of the first run are in further rows, in which the first run has no step.
+    """
     first, others = runs[0], runs[1:]
     pairs = [_pairs(first, other) for other in others]
     rows: list[AlignedRow] = []

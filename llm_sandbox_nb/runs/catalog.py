@@ -148,7 +148,7 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
 
 
 def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None, list[ev.Doubt] | None]:
-    """Return the first event, the end of the run with its score, and the doubts. Return three None if there is no end.
+    """Return the first event, the end of the run with its score, and the doubts. All are None if there is no end.
 
     These parts of the journal are enough for the row of an ended run.
     """
@@ -222,10 +222,10 @@ class PrunePlan:
 def plan_prune(
     entries: list[RunEntry], *, days: float | None = None, keep: int | None = None, now: float | None = None
 ) -> PrunePlan:
-    """Choose runs to remove: runs that are older than `days` and not among the `keep` newest. Either can be omitted.
+    """Choose runs to remove: runs that are older than `days` and not among the `keep` newest.
 
-    Runs that are in use or cannot be read stay. Runs from which a remaining run was forked stay too. The age of a run
-    is the time since its last event.
+    If `days` or `keep` is None, only the other one counts. Runs that are in use or cannot be read stay. Runs from
+    which a remaining run was forked stay too. The age of a run is the time since its last event.
     """
     newest = sorted(entries, key=lambda entry: (entry.changed, entry.name))
     named = newest[: max(0, len(newest) - (keep or 0))]

@@ -46,7 +46,10 @@ class CheckpointFiles:
             return any(stored.id == checkpoint for stored in store.checkpoints())
 
     async def changes_to(self, checkpoint: str) -> Changes:
-        """Return the changes that restoring a checkpoint would make. Use the open sandbox if there is one."""
+        """Return the changes that restoring a checkpoint would make to the files of the sandbox.
+
+        If the sandbox is closed, return the changes to the files that were recorded last.
+        """
         box = self._run.context.living()
         if box is not None:
             if in_use_by_another(box, self._run.folder):
@@ -62,7 +65,7 @@ class CheckpointFiles:
             return compare(store, store.manifest(a), store.manifest(b))
 
     def manifest(self, checkpoint: str) -> Mapping[str, Entry]:
-        """Return all entries at a checkpoint. Raises HistoryError if the checkpoint is not stored."""
+        """Return all entries at a checkpoint, by their paths. Raises HistoryError if the checkpoint is not stored."""
         with reading_history(self._folder) as store:
             return dict(store.manifest(checkpoint))
 
@@ -70,7 +73,7 @@ class CheckpointFiles:
         """Return all entries at a checkpoint, with changes by others reverted.
 
         Args:
-            since: the newest recorded checkpoint, if others have made all later changes.
+            since: the newest recorded checkpoint, if others have made all changes between this one and `checkpoint`.
 
         Raises:
             HistoryError: if a checkpoint is not stored.
@@ -104,7 +107,10 @@ class CheckpointFiles:
 
     @contextmanager
     def opened(self, checkpoint: str) -> Iterator[tuple[HistoryStore, Mapping[str, Entry]]]:
-        """Open the history. Yield the store, and all entries at a checkpoint by their paths in a container."""
+        """Open the history. Yield the store, and all entries at a checkpoint by their paths.
+
+        Even for a run without a container, the paths are those in a container, which begin with the same folder.
+        """
         sandbox = self._run.trajectory.sandbox
         own_root = sandbox is not None and has_own_root(sandbox.protection.get("isolation"))
         with reading_history(self._folder) as store:
@@ -131,8 +137,8 @@ def starting_files(run: RunRecord, step: int = 0) -> StartingFiles | None:
 def restore_artifacts(run: RunRecord, checkpoint: str, known: Collection[str] = ()) -> tuple[str, ...]:
     """Make `files/` equal to the output folder at a checkpoint. Return a sentence for each file that was not restored.
 
-    Only results of the run are restored. These are the files that were collected on any branch, and the files with
-    `known` names. `known` has names in the form in which the journal has them.
+    Only results of the run are restored. These are the files that are in `files/` now, that were collected on any
+    branch, or whose names are in `known`. `known` has names in the form in which the journal has them.
     """
     folder, output = run.folder / FILES, f"{_output_of(run)}/"
     names, there = {*known, *collected_names(run.trajectory)}, set(run.files)
@@ -152,7 +158,9 @@ def restore_artifacts(run: RunRecord, checkpoint: str, known: Collection[str] = 
                 continue
             try:
                 if entry.size > min(CollectLimits.file_bytes, room):  # a sparse file may have any size
-                    raise HistoryError(f"The file has {entry.size:,} bytes, which is more than is collected.")
+                    raise HistoryError(
+                        f"The file has {entry.size:,} bytes, over the limit for collected files."
+                    )
                 room -= entry.size
                 _write(folder, folder / name, functools.partial(store.write, entry))
             except (HistoryError, OSError) as error:

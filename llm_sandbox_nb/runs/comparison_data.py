@@ -46,9 +46,9 @@ class ComparedRuns(Generic[R]):
     files: dict[str, ComparedFile] = field(default_factory=dict)
     """Paths that differ in the end. They may be anywhere in the sandbox."""
     note: str = ""
-    """Reason why files are not compared. Empty if they are compared."""
+    """Reason why files are not compared. Empty if files are compared."""
     others: tuple[str, ...] = ()
-    """Paths with changes that no step of the run made. These changes are not compared."""
+    """Paths with changes that no step of a compared run made. These changes are not compared."""
     _files: list[EndFiles] = field(default_factory=list, repr=False)
 
     @property
@@ -76,7 +76,7 @@ class ComparedRuns(Generic[R]):
         except (HistoryError, OutputLimitExceededError, UnicodeDecodeError) as error:
             return f"{path} is not shown as a diff: {error}"
         made, note = unified(path.lstrip("/"), texts[0], texts[1], _DIFF_CHARACTERS)
-        return made or note or "The content is the same; its mode differs."
+        return made or note or "The content is the same; the mode of the file differs."
 
     def to_dataframe(self) -> pandas.DataFrame:
         """Return a data frame with a row for each aligned row of steps, and columns for each run. Needs pandas."""

@@ -67,7 +67,7 @@ class EndFiles:
         return f"{entry.size} bytes, mode {entry.mode:o}, content {content.hexdigest()[:16]}"
 
     def hides(self, path: str) -> bool:
-        """Return True if a file of the image was deleted, so that its folder is listed without the file."""
+        """Return True if a file of the image was deleted: its folder is stored as changed, but not the file."""
         above = self.entries.get(str(PurePosixPath(path).parent))
         return path not in self.entries and above is not None and not above.base
 

@@ -27,7 +27,7 @@ class EventLoops:
     """The event loops of this process that execute runs."""
 
     cells_wait = False
-    """True if a call also waits in a thread with a running event loop, as in a notebook's cell."""
+    """True if a call waits for its result even in a thread with a running event loop, as in a notebook's cell."""
     _lock = threading.Lock()
     _own: asyncio.AbstractEventLoop | None = None
 
@@ -86,7 +86,9 @@ class PendingCall(Generic[T]):
 def run_in_loop(
     loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, T]], call: str
 ) -> T:
-    """Execute `work` in `loop`, or in any loop if `loop` is None. Return the result, or an awaitable in a coroutine.
+    """Execute `work` in `loop`, or in another loop if `loop` is None or does not run.
+
+    Return the result. In a coroutine, return an awaitable instead.
 
     Args:
         call: the expression to await, which the error about a missing `await` names.

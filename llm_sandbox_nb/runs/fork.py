@@ -34,7 +34,7 @@ _STALE_SECONDS = 3600.0  # no copy of a run takes that long
 async def fork(
     run: R, destination: Destination, isolation: str | None = None, network: str | None = None
 ) -> R:
-    """Make a second run that can resume. Its sandbox is open.
+    """Make a second run that can resume from `destination`. The sandbox of the second run is open.
 
     Args:
         isolation, network: options of the new sandbox, if the sandbox of `run` is gone.

@@ -1,8 +1,8 @@
 """A run that an outside agent drives. The agent's calls are the steps of an ordinary session.
 
-The agent replaces the model, because each reply of `OutsideModel` is the agent's next call. So journal, checkpoints,
-card, and a person's decisions (pause, approval, rewind) work as in every run. Between two calls, other runs and the
-person may use the sandbox. Changes that they make are recorded as changes by others.
+The agent replaces the model: each reply of `OutsideModel` is the agent's next call. So journal, checkpoints, card, and
+a person's decisions (pause, approval, rewind) work as in every run. Between two calls, other runs and the person may
+use the sandbox. Changes that they make are recorded as changes by others.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class OutsideAgent:
                 f"Do not repeat it: call wait_command with command_id {call.id}."
             )
         else:
-            text = f"It has not ended yet: call wait_command or stop_command with command_id {call.id}."
+            text = f"The call has not ended yet: call wait_command or stop_command with command_id {call.id}."
             text += f"\n[output so far, its end]\n{so_far}" if so_far else ""
         return {"text": text, "data": data, "error": False}
 
@@ -347,7 +347,9 @@ class OutsideAgent:
         if "edit" in decisions:
             facts["changed_by_person"] = recorded.arguments
             arguments = json.dumps(recorded.arguments, ensure_ascii=False)
-            notes.append(f"[A person at the notebook changed this call; executed was: {arguments}]")
+            notes.append(
+                f"[A person at the notebook changed this call; the executed arguments are: {arguments}]"
+            )
         if "observe" in decisions:
             facts |= {"output": shown, "output_by_person": True}
             notes.append("[A person at the notebook wrote this result.]")

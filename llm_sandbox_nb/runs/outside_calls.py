@@ -39,7 +39,7 @@ from llm_sandbox_nb.trajectory.events import clean_text
 
 Json = dict[str, Any]
 Listeners = Callable[[Run], tuple[Sequence[Listener], Callable[[], Awaitable[object]]]]
-"""Function that gets a fork, and returns the listeners of its events, and a function to await at its end."""
+"""Function that gets a fork, and returns listeners of the fork's events, and a function to await at the fork's end."""
 _STEPS = {
     "run_command": ("command", "timeout"),
     "read_file": ("path", "offset", "limit"),
@@ -66,7 +66,7 @@ class OutsideCaller:
     client: str
     """Name that the client claims."""
     agreed: str
-    """Key (`about`) of the question that the person has answered with yes. Empty if no question was answered."""
+    """Key (`about`) of the question that the person has answered with yes. Empty if there is no such question."""
     principal: str
     """Name of the caller's token."""
 
@@ -88,7 +88,9 @@ class OutsideCalls:
     async def call(
         self, tool: str, arguments: Json, client: str, agreed: str = "", principal: str = ""
     ) -> Json:
-        """Execute a call. Return `text`, `data` and `error`, or a question for a person, `ask`, and its key `about`.
+        """Execute a call. Return a mapping with `text`, `data` and `error`.
+
+        If a person must agree first, return a mapping with the question `ask` and the key `about` of the question.
 
         `principal` is the name of the caller's token. The caller cannot use ids of calls and runs that belong to other
         tokens. If this coroutine is cancelled, the running command is ended.
@@ -212,7 +214,11 @@ class OutsideCalls:
         most = max(1, arguments.get("limit", 20))
         rows = [f"{step['step']}: {step['tool']} {step['what']}".rstrip() for step in found[:most]]
         left = len(found) - most
-        more = f"\n[{left} more: call it with before={found[most - 1]['step']}]" if left > 0 else ""
+        more = (
+            f"\n[{left} more: call list_checkpoints with before={found[most - 1]['step']}]"
+            if left > 0
+            else ""
+        )
         text = ("\n".join(rows) or "No step yet.") + more + "\n0: the beginning"
         return _result(text, {"checkpoints": found[:most], "truncated": len(found) > most})
 

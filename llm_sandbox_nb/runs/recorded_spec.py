@@ -1,4 +1,4 @@
-"""Specification and sandbox options of an existing run. This process has them, or else they come from the record."""
+"""Specification and sandbox options of an existing run: those that this process knows, or else the recorded ones."""
 
 from __future__ import annotations
 
@@ -92,7 +92,10 @@ def recorded_toolbox(run: RunRecord) -> Toolbox:
 
 
 def recorded_shell(run: RunRecord) -> Mapping[str, str]:
-    """Return the recorded setting of a run that has a new shell for each command. Empty for a persistent shell."""
+    """Return the setting with which a run records that each command has a new shell.
+
+    Empty if the run has a persistent shell.
+    """
     settings = run.trajectory.start.settings if run.trajectory.start else {}
     return NEW_SHELLS if NEW_SHELLS.items() <= settings.items() else {}
 
@@ -102,7 +105,7 @@ def _with_its_shell(run: RunRecord, toolbox: Toolbox) -> Toolbox:
 
 
 def recorded_definitions(run: RunRecord) -> dict[str, Definition]:
-    """Return the definitions of the MCP tools that the run had at its beginning, by the names for the model."""
+    """Return the definitions of the MCP tools that the run had at its beginning, by the names that the model uses."""
     start = run.trajectory.start
     described = [schema.get("function") for schema in (start.tools if start else [])]
     functions = {str(tool.get("name")): tool for tool in described if isinstance(tool, dict)}
@@ -268,8 +271,8 @@ def check_recorded_addresses(run: RunRecord, model: str | None, extra_body: obje
         )
     if name := _address(extra_body):
         raise InputError(
-            f"The record adds {name!r:.80} to each request, which may send it elsewhere: name the addition, as in "
-            "result.resume(settings={'extra_body': {}})."
+            f"The record adds {name!r:.80} to each request, which may send the request elsewhere: name the addition, "
+            "as in result.resume(settings={'extra_body': {}})."
         )
 
 

@@ -287,7 +287,7 @@ def _observed(step: Step | None, run: RunRecord, patterns: list[re.Pattern[str]]
 
 
 def _original(call: Call) -> str:
-    """Return the result of a call. If a person replaced the observation, return the result before that."""
+    """Return the result of a call. If a person replaced the observation, return the result before the replacement."""
     for decision in call.decisions:
         if decision.action == "observe" and isinstance(decision.original, str) and call.result:
             result = call.result.model_copy(update={"observation": decision.original})

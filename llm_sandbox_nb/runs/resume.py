@@ -270,7 +270,7 @@ def _pause_rules(run: RunRecord, known: PauseRules, given: Mapping[str, Any]) ->
     """Apply the given changes to the known rules. Raises InputError if a rule is invalid, or a function is missing."""
     if "break_when" not in given and (missing := missing_pause_functions(run)):
         raise InputError(
-            f"The run paused where the function {missing[0]} returned true, and no record holds a function: give it "
+            f"The run paused where the function {missing[0]} returned true, and records contain no functions: give it "
             f"again, as in result.resume(break_when={missing[0]}), or resume without it: break_when=()."
         )
     new = checked_pause_rules(**given)
@@ -315,7 +315,7 @@ def _model(run: RunRecord, options: ResumeOptions) -> Model:
         return run.context.models.get(now) or known.make_model(now)
     if not (name := options.model or now):
         raise InputError(
-            "The record does not say which model it was: name one, as in result.resume(model='openai/gpt-5')."
+            "The record does not name the model of the run: name one, as in result.resume(model='openai/gpt-5')."
         )
     return _make_model(name, options)
 
@@ -365,8 +365,8 @@ def _note_missing_check(run: RunRecord, recorder: Recorder, spec: RunSpec) -> No
     if spec.check is None and isinstance(named, Mapping) and named.get("function"):
         recorder.emit(
             ev.Noted(
-                text=f"The check {str(named['function'])[:80]} is a Python function, which no record holds: give it "
-                "again, as in result.resume(check=...), to have the result checked."
+                text=f"The check {str(named['function'])[:80]} is a Python function, which records do not contain: "
+                "give it again, as in result.resume(check=...), to have the result checked."
             )
         )
 

@@ -3,7 +3,7 @@
 The order of the actions keeps the record consistent at any instant. First, the current files are stored as a
 checkpoint. The event `rewind.started` names this checkpoint and the target. Then, the files are restored. Finally, the
 event `rewound` moves conversation and files together. If this event is missing, the rewind did not happen, and the
-files of HEAD are the files of the first checkpoint.
+files of HEAD are those that were stored first.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Preview(AwaitableResult):
         lines += [self.incomplete] if self.incomplete else []
         lines += [_outside_text(self.outside)] if self.outside else []
         ended = "" if self.what == "conversation" else "Commands that run in the sandbox are ended. "
-        lines.append(f"{ended}result.undo() undoes it.")
+        lines.append(f"{ended}result.undo() undoes the rewind.")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -227,7 +227,7 @@ def find_destination(
 
 
 def last_rewind(trajectory: Trajectory) -> Destination:
-    """Return the destination of `undo`, which is the start of the newest rewind that was not undone.
+    """Return the destination of `undo`: the event before the newest rewind that was not undone.
 
     Raises:
         InputError: if there is no rewind to undo.

@@ -35,7 +35,7 @@ def end_of_step(trajectory: Trajectory, step: int) -> str:
 
 
 def before_calls(trajectory: Trajectory, step: int) -> str:
-    """Return the id of the event at which all calls of a step are proposed, and none is decided on or executed.
+    """Return the id of the event that proposes the last call of a step, before a call is decided on or executed.
 
     Raises:
         ValueError: if there is no such step, or the step has no call.

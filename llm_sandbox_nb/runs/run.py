@@ -126,8 +126,8 @@ class Run(RunRecord, AwaitableResult):
             others: True to also undo later changes of other runs in the sandbox. `preview` lists these changes.
 
         Raises:
-            InputError: if there is no such step, its files are not stored, or another run has changed files since.
-                In this case, nothing is changed.
+            InputError: if there is no such step, its files are not stored, or another run has changed files since then.
+                In these cases, nothing is changed.
         """
         self._check_journal()
         return self._travel(
@@ -146,7 +146,8 @@ class Run(RunRecord, AwaitableResult):
             others: True to also undo later changes of other runs in the sandbox.
 
         Raises:
-            InputError: if there is no rewind, or another run has changed files since. In this case, nothing is changed.
+            InputError: if there is no rewind, or another run has changed files since then. In these cases, nothing is
+                changed.
         """
         self._check_journal()
         destination = replace(last_rewind(self.trajectory), others=others)
@@ -213,7 +214,7 @@ class Run(RunRecord, AwaitableResult):
         """
         if text is not None and not isinstance(text, str):
             raise InputError(
-                f"The first argument of resume() is a text for the model, not {text!r:.80}: name the others."
+                f"The first argument of resume() is a text for the model, not {text!r:.80}: give the others by name."
             )
         if unknown := sorted(more.keys() - {*PAUSE_OPTIONS, *OPTION_DEFAULTS}):
             known = ", ".join((*PAUSE_OPTIONS, *OPTION_DEFAULTS))
@@ -254,7 +255,7 @@ class Run(RunRecord, AwaitableResult):
     def edit(
         self, arguments: Mapping[str, Any] | None = None, *, tool: str | None = None, **changed: Any
     ) -> None:
-        """Execute the next call with the given `arguments`, or with the proposed arguments as `changed`.
+        """Execute the next call with `arguments`, or with the proposed arguments and the new values in `changed`.
 
         >>> result.edit(command="ls")
 
@@ -281,7 +282,7 @@ class Run(RunRecord, AwaitableResult):
         """Show the model another observation for the newest call.
 
         Raises:
-            ControlError: if the model has seen the first observation.
+            ControlError: if the model has seen the earlier observation.
         """
         if self.context.session is not None:
             self._work_control().observe(observation)
@@ -322,7 +323,7 @@ class Run(RunRecord, AwaitableResult):
         isolation: str | None = None,
         network: str | None = None,
     ) -> Run:
-        """Make a second run that begins with a copy of this run up to `step`. The run has its own folder and sandbox.
+        """Make a second run that begins with a copy of this run up to `step`, in its own folder and sandbox.
 
         Both runs can resume, even at the same time. `close()` of the second run ends its sandbox.
 

@@ -143,7 +143,7 @@ async def solve(
         limits, settings: mappings such as `{"steps": 20}` and `{"temperature": 0}`; see `RunLimits` and
             `ModelSettings`.
         retries: see `RetryPolicy`.
-        command_timeout: timeout in seconds for a command that does not name its own.
+        command_timeout: timeout in seconds for a command, if the model names no timeout.
         nudges: number of replies in a row without a call after which the model is asked for a call. After one more
             such reply, the run ends with `answered` or `no_answer`. With `"all"`, the model is asked after every such
             reply until a limit ends the run, as in benchmarks.
@@ -175,8 +175,8 @@ async def solve(
         api_base, api_key: address of the model, and its key. The key is never written to a file.
         listeners: functions that are called with every event, including transient events.
         on_run: function that is called with the run as soon as the run's folder exists.
-        control: object that pauses, stops and sends messages to the run until its end. `run.control` has it too. A run
-            that the control stops is returned with the stop reason `interrupted`.
+        control: object that can pause and stop the run, and send messages to the model. It is also in `run.control`. A
+            run that the control stops is returned with the stop reason `interrupted`.
         step: True to pause before the first call, and at each step.
         breakpoints: expressions such as `"tool == 'execute_bash' and 'rm ' in command"`; see `breakpoints`.
         break_when: functions that get a `Moment`, which is a pending or a finished call, and return True to pause.
@@ -321,7 +321,7 @@ def _starting_files(files_of: Run | tuple[Run, int] | None) -> tuple[StartingFil
         raise InputError(str(error)) from error
     if found is None:
         raise InputError(
-            f"The files of step {step} of {run.folder.name} are not kept (any more): leave it out."
+            f"The files of step {step} of {run.folder.name} are not kept (any more): leave files_of out."
         )
     return found, {"files_of": f"{run.id or run.folder.name}:{step}"}
 

@@ -30,7 +30,7 @@ TOO_MANY = (
     f"Outside agents have started {MAX_STARTED_RUNS} runs, as many as they may: ask the person to execute "
     "%sandbox mcp --stop and %sandbox mcp in the notebook."
 )
-UNKNOWN = "There is no such run for you: leave run_id out for your own calls."
+UNKNOWN = "There is no such run for you: leave run_id out to get the run of your own calls."
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class Branch:
     fork: str | None
     """Id of the last event that this branch shares with the branch of HEAD. None for the branch of HEAD itself."""
     step: int
-    """Number of the last step that this branch shares with the branch of HEAD. If `head`, number of the last step."""
+    """Number of the last step that this branch shares with the branch of HEAD. The last step, if `head` is True."""
     steps: int
     """Number of the last step."""
     head: bool
@@ -109,7 +109,10 @@ class Tree:
         return id
 
     def _tips(self) -> list[str]:
-        """Return the last event of each branch: a node that only marks follow, or the checkpoint after such a node."""
+        """Return the id of the last event of each branch. Events of `_MARK_KINDS` at the end are left out.
+
+        However, if a checkpoint directly follows the last event, the id of the checkpoint is returned.
+        """
         lead_on: set[str | None] = set()
         named: dict[str | None, str] = {}
         tips = []

@@ -1,7 +1,8 @@
 """Folding of a long run's uneventful steps into one row, such as "2-30: 29 reads, nothing changed".
 
-Readers look for failures, decisions, doubts, and the end, so such steps are never folded. A run that fits on a screen
-is not folded either. `labextension/src/view/calm-steps.ts` has the same rules. tests/data/runs.json tests both.
+Readers look for failures, decisions, doubts, and the end, so steps with these are not folded. Only repetitions of the
+same failure are folded. In a run that fits on a screen, no step is folded. `labextension/src/view/calm-steps.ts` has
+the same rules. tests/data/runs.json tests both.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
 CALM: Final = {"fits": 12, "least": 3, "newest": 3, "names": 2}
 """Limits. `fits`: rows that fit on a screen. `least`: minimum number of steps in a folded row. `newest`: steps at the
-end of a live run that are not folded. `names`: files that a row names."""
+end of a live run that are not folded. `names`: maximum number of files that a row names."""
 
 LEVELS: Final = ("read", "change", "save")
-"""Kinds of steps, in the order in which they are folded. A further kind is folded only if the rows still do not fit."""
+"""Kinds of steps, in the order in which they are folded. The next kind is folded only if the rows still do not fit."""
 
 
 @dataclass(frozen=True)

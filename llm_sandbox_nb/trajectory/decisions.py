@@ -64,7 +64,7 @@ _MUST_BE = {
     **dict.fromkeys(
         ("allow", "allow_once"), f"a list of at most {_MAX_HOSTS} hosts, such as example.org:443"
     ),
-    "step": "the number of a step, or 0 for before the first",
+    "step": "the number of a step, or 0 for the time before the first step",
     "what": "one of both, files, conversation",
 }
 
@@ -142,7 +142,7 @@ class ChangeDecision(_Decision):
     breakpoints: Annotated[list[_Text], Field(max_length=_MAX_BREAKPOINTS)] | None = None
     approve: Literal["ask", "edits", "auto"] | None = None
     allow: Annotated[list[_Name], Field(max_length=_MAX_HOSTS)] | None = None
-    """Hosts that the sandbox may reach from now on. Its network must be an allow-list."""
+    """Hosts that the sandbox may reach from now on. The network of the sandbox must be an allow-list."""
     allow_once: Annotated[list[_Name], Field(max_length=_MAX_HOSTS)] | None = None
     """Hosts that the sandbox may connect to once."""
 

@@ -32,9 +32,9 @@ StopReason = Literal[
     "interrupted", "model_error", "sandbox_lost", "error", "no_answer", "refused", "repeated",
 ]  # fmt: skip
 """Reason of a run's end. `tokens`: the conversation reached its token limit. `total_tokens`: all requests together
-reached theirs. `answered`: the model returned text without a tool call too often in a row. `no_answer`: the model
-returned neither text nor a call. `refused`: the model or its provider refused to answer. `repeated`: the same call
-failed too often in a row."""
+reached the limit on all tokens. `answered`: the model returned text without a tool call too often in a row.
+`no_answer`: the model returned neither text nor a call. `refused`: the model or its provider refused to answer.
+`repeated`: the same call failed too often in a row."""
 
 STOP_REASONS: tuple[str, ...] = get_args(StopReason)
 
@@ -47,7 +47,7 @@ def new_id() -> str:
 class EventModel(BaseModel):
     """A part of an event. Fields that this version does not know are preserved."""
 
-    # A process uses few of the kinds: what pydantic makes of each is made on its first use.
+    # A process uses few kinds of events, so pydantic builds the validator of a kind at the first use of the kind.
     model_config = ConfigDict(
         extra="allow", ser_json_bytes="base64", val_json_bytes="base64", defer_build=True
     )
@@ -65,7 +65,7 @@ class EventBase(EventModel):
 
 
 class Blob(EventModel):
-    """Bytes in the file `blobs/<sha256>` next to the journal, which are too many for the journal or not UTF-8."""
+    """Bytes that are in the file `blobs/<sha256>` next to the journal, because they are too many or not UTF-8."""
 
     sha256: str
     """SHA-256 of the bytes, as hexadecimal digits."""
@@ -178,8 +178,8 @@ class RunStarted(EventBase):
 
     kind: Literal["run.started"] = "run.started"
     schema_version: int = SCHEMA_VERSION
-    """Schema version of the package that wrote the record. From a later version's record, this version reads the events
-    that it knows."""
+    """Schema version of the package that wrote the record. In a record of a later version, this package reads only the
+    events that it knows."""
     run_id: str
     """Id of the run."""
     task: str
@@ -413,7 +413,7 @@ class FileDiff(EventModel):
 
 
 class CallFinished(EventBase):
-    """The result of a tool call. Every call has exactly one."""
+    """The result of a tool call. Every call has exactly one result."""
 
     kind: Literal["call.finished"] = "call.finished"
     step: int

@@ -16,7 +16,7 @@ from llm_sandbox_nb.trajectory.step_line import step_line, tool_kind
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
 _MAX_OPEN_STEPS = 3
-"""Number of steps at the end of a run that may lack their lines. All earlier steps have their lines."""
+"""Maximum number of steps at the end of a run that lack their lines. All earlier steps have their lines."""
 _F = TypeVar("_F", bound=ev.Facts)
 
 
@@ -92,7 +92,7 @@ def _steps_after(trajectory: Trajectory, event: ev.Event) -> list[ev.StepFacts]:
 
 
 def _ends_run(trajectory: Trajectory, event: ev.CallStarted | ev.CallFinished) -> bool:
-    """Return True for the call that ends the run. The run does not wait for saved files before this call."""
+    """Return True for the call that ends the run. Before this call, files of earlier steps may not be saved yet."""
     step = trajectory.step(event.step)
     calls = step.calls if step else []
     return any(call.id == event.call_id and tool_kind(call.tool) == "submit" for call in calls)

@@ -157,7 +157,10 @@ def is_being_written(folder: Path) -> bool:
 
 
 def _lock(file: int) -> bool:
-    """Lock the file against other writers until the file is closed. Return True also if there are no file locks."""
+    """Lock the file until it is closed. Return False if another process has the lock.
+
+    If the file system has no locks, return True.
+    """
     try:
         return try_lock(file)
     except OSError:

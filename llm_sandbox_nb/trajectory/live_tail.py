@@ -1,7 +1,7 @@
-"""Live text, which is the text of streamed replies and of running commands that no written event has replaced yet.
+"""Live text: the text of streamed replies and running commands, until a written event with the whole text replaces it.
 
-Each piece of text has an offset `at`, which counts the characters of its stream. So a reader can skip text that it has
-received before. The server and the kernel's publisher use this module.
+Each piece of text has an offset `at`: the number of characters before the piece in its stream. So a reader can skip
+text that it has received before. The server and the kernel's publisher use this module.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ _HOST_PATTERN = re.compile(r"https?://([^/?#\s]{1,200})")
 
 
 def recorded_servers(start: ev.RunStarted | None) -> dict[str, Mapping[str, Any]]:
-    """Return the recorded MCP servers of a run, by their names. The record may come from anyone."""
+    """Return the recorded MCP servers of a run, by their names. Invalid parts of the record are skipped."""
     servers = start.settings.get("mcp") if start else None
     found = servers.items() if isinstance(servers, Mapping) else ()
     return {str(name): server for name, server in found if isinstance(server, Mapping)}

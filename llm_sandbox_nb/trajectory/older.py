@@ -1,4 +1,4 @@
-"""Upgrade of events that earlier versions wrote. In such events, some fields are missing and only part of a text.
+"""Upgrade of events that earlier versions wrote. These events lack some fields, whose values are only in a long text.
 
 Only this module parses texts that were written for the model, and only in events that lack the fields.
 """
@@ -30,7 +30,7 @@ def upgraded(event: ev.Event) -> ev.Event:
 
 
 def steps_remaining(observation: str) -> str:
-    """Return the end of an observation that tells the number of remaining steps. Empty if there is no such text."""
+    """Return the end of an observation with the number of remaining steps. Empty if there is no such text."""
     found = _AFTER.search(observation[-_SEARCHED_CHARACTERS:])
     return found[0] if found else ""
 

@@ -13,7 +13,7 @@ ISOLATION_WORDS: Final = {
     "bubblewrap": "bubblewrap",
     "process": "No isolation",
 }
-"""Displayed names of the isolations. src/generated/words.ts has the same names for the view and the panel."""
+"""Displayed names of the isolations. `labextension/src/generated/words.ts` has the same names for the browser."""
 
 
 def protection_chip(protection: dict[str, Any]) -> str:

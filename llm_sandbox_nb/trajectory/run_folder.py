@@ -16,7 +16,7 @@ JOURNAL = "journal.jsonl"
 BLOBS = "blobs"
 """Folder of the texts that are too long for a line of the journal. The files are named by the texts' SHA-256."""
 FILES = "files"
-"""Folder of the files that the model left in the output folder."""
+"""Folder with copies of the files that the model left in the output folder."""
 CHECK_FILES = "check"
 """Folder of the files that only the check of the result gets."""
 HISTORY = "history"
@@ -80,7 +80,7 @@ def own_file(folder: Path, name: str) -> Path | None:
 
 
 class RunFiles(Mapping[str, RunFile]):
-    """The files of a run, by their paths below the output folder. Paths out of the run's folder are refused."""
+    """The files of a run, by their paths below the output folder. Paths that lead out of this folder are refused."""
 
     def __init__(self, folder: Path, make: type[RunFile] = RunFile) -> None:
         self._folder = folder
@@ -144,7 +144,7 @@ def short_ids(folders: Iterable[Path]) -> dict[Path, str]:
 
 
 def find_run_folder(name: str, root: Path, hint: str = "`llm-sandbox-nb runs`") -> Path:
-    """Return an existing path `name`, or else the folder of the run below `root` that `name` matches.
+    """Return the path `name` if it exists. Otherwise, return the folder of the run below `root` that `name` matches.
 
     `name` can be the name of a run, the beginning or end of its id, or any unique part of its name. `hint` is the
     command that lists runs, which the error message names.

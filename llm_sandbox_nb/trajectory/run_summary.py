@@ -71,7 +71,8 @@ def summaries(folder: Path, most: int) -> tuple[list[RunSummary], int]:
             )
     except OSError:
         return [], 0
-    # A folder's name begins with the second in which the run started: runs of the same second may be in wrong order.
+    # A folder's name begins with the second in which the run started, so runs of the same second may be in wrong order.
+    # Therefore, five more runs are read, and all are sorted by their exact start times.
     read = [summary for name in names[: min(_MAX_FOLDERS, most + 5)] if (summary := summarize(folder / name))]
     read.sort(key=lambda summary: summary.started, reverse=True)
     return read[:most], len(names)

@@ -122,7 +122,7 @@ class RunState:
 
 
 _STOPPERS = {"on_pause": "the rule for its pauses"}
-"""Words for the sources of a stop that are not a person."""
+"""Words for a stop that was not decided by a person, by the source of the stop."""
 _FAILED_REPLAY_ENDS = ("interrupted", "model_error", "sandbox_lost", "error")
 """Stop reasons of a failed replay. After any other stop reason, the replay has reached the end of the record."""
 _RUN_NAME = re.compile(r"[0-9A-Za-z-]{1,80}")
@@ -212,7 +212,7 @@ class Status:
 
     @staticmethod
     def needs_all(finish: ev.RunFinished) -> bool:
-        """Return True if the words also depend on events between start and end, such as changed limits or failures."""
+        """Return True if the words for `finish` also depend on events between start and end, such as changed limits."""
         others = (State.MODEL_ERROR.label, State.INTERRUPTED.label)
         return finish.stop_reason in _LIMITS or finish.stop_reason in others
 

@@ -50,9 +50,9 @@ LIMITS: Final = {
     "changes": 100,
     "arguments": 8,
 }
-"""Maximum numbers. Characters of a line (`words`), its sentence, the last line of an output (`ending`), and a name.
-Characters of an output and of a diff that are read. Chips for files and for failures. Changes and arguments that are
-read, because an installation makes thousands of changes.
+"""Maximum numbers: characters of a line (`words`), its sentence, the last line of an output (`ending`), and a name;
+characters of an output and of a diff that are read; chips for files and for failures; changes and arguments that are
+read. An installation makes thousands of changes.
 """
 _LINE_CHARACTERS, _NAME_CHARACTERS, _MAX_CHANGES = LIMITS["words"], LIMITS["name"], LIMITS["changes"]
 _FOLDER = re.compile(r"\s*cd\s+[^\s;&|]+\s*&&\s*")
@@ -275,5 +275,5 @@ def _files(step: Step, root: str) -> Iterator[ev.Chip]:
 
 
 def _same(path: str, artifact: str) -> bool:
-    """Return True if `path` is the path of a saved file. `artifact` is relative to the output folder."""
+    """Return True if `path` is the path of the saved file `artifact`, which is relative to the output folder."""
     return path == artifact or path.endswith(f"/{artifact}")

@@ -142,7 +142,7 @@ class Trajectory:
                 self.add(event)
             except (TypeError, ValueError, KeyError, AttributeError) as error:
                 raise JournalError(
-                    f"event {event.id!r:.80} has parts of other kinds ({error!s:.200})"
+                    f"event {event.id!r:.80} has values of wrong types ({error!s:.200})"
                 ) from error
 
     def _begin(self) -> None:

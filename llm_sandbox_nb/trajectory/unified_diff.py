@@ -7,7 +7,8 @@ from collections import Counter
 
 COMPARED_BYTES = 512 * 1024
 """Maximum bytes of both texts together. No diff is made of larger texts."""
-# difflib's time grows with the number of lines and the number of pairs of equal lines: limits keep it at a few seconds
+# difflib's time grows with the number of lines and the number of pairs of equal lines: these limits keep
+# the time at a few seconds
 _MAX_EQUAL_PAIRS = 300_000
 _MAX_LINES = 20_000
 

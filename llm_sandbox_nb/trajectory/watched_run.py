@@ -1,4 +1,4 @@
-"""The summary of a live run that the server holds. Each event updates the summary, which takes a few bytes."""
+"""The summary of a live run that the server holds. Each event updates the summary, which takes little memory."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class WatchedRun:
                 self._facts.update(stop_reason=event.stop_reason, usage=event.usage.model_dump(mode="json"))
 
     def go_on(self) -> None:
-        """Change the row of an ended run: the run was resumed."""
+        """Remove the end from the row, because the run was resumed."""
         self.over, self._facts["stop_reason"] = False, None
 
     def to_json(self, *, live: bool, away: bool) -> Json:

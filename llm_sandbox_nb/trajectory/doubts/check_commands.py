@@ -118,7 +118,8 @@ _FAILED_HINTS = ("ail", "FAIL", "rror", "ERR", "not ok", "***", "problem", "MISM
                  "issing", "No ", "no test", "Unknown", "could not", "can't")  # fmt: skip
 _PASSED_HINTS = ("pass", "Pass", "PASS", "ok", "OK", "Success", " 0 fail")
 _EMPTY_HINTS = ("no test", "No test", "collected 0", "Ran 0", "running 0")
-"""Parts of texts that the patterns match. A text without any of these parts is not searched, which saves time."""
+"""Parts of the texts that `_FAILED`, `_PASSED` and `_EMPTY` match. An output without these parts is not searched, which
+saves time."""
 
 
 _SEARCHED_CHARACTERS = 1_000
@@ -143,7 +144,7 @@ class CheckRun:
     empty: bool
     """True if no test was executed."""
     left_out: bool
-    """True if the options leave tests out."""
+    """True if the command has options that leave tests out."""
 
     @property
     def word(self) -> str:
@@ -151,7 +152,10 @@ class CheckRun:
         return _WORDS[self.family]
 
     def covers(self, other: CheckRun) -> bool:
-        """Return True if this check includes everything that the other check includes."""
+        """Return True if this check includes all targets of the check `other`.
+
+        If `other` was not limited to targets, this check must include all files that failed in `other`.
+        """
         if self.family != other.family or self.empty:
             return False
         if not self.targets:
@@ -204,7 +208,7 @@ def checks_of(action: Action) -> list[CheckRun]:
 
 
 def family_of(words: list[str]) -> tuple[Family, tuple[str, ...]] | None:
-    """Return the kind and the targets of the check that a simple command is. None if the command is not a check."""
+    """Return the kind and the targets of a simple command that is a check. None for other commands."""
     words = _unwrapped(words)
     if not words:
         return None
@@ -239,7 +243,7 @@ def family_of(words: list[str]) -> tuple[Family, tuple[str, ...]] | None:
 
 
 def _unwrapped(words: list[str]) -> list[str]:
-    """Remove programs that only start another program from a command."""
+    """Return the words of a command without leading programs that only start another one, such as `sudo`."""
     for _ in range(4):
         while words and re.match(r"[A-Za-z_]\w*=", words[0]):
             words = words[1:]

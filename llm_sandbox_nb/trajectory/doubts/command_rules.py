@@ -84,7 +84,10 @@ def checks_of_action(evidence: Evidence, action: Action) -> list[CheckRun]:
 
 
 def _failing(checks: list[CheckRun]) -> Iterator[CheckRun]:
-    """Yield the last failed check of each family, unless a later check covers the failed check and passed."""
+    """Yield the last failed check of each family, unless a later check passed.
+
+    A later test must also cover the failed test.
+    """
     for family in dict.fromkeys(check.family for check in checks):
         mine = [check for check in checks if check.family == family]
         for place in range(len(mine) - 1, -1, -1):
@@ -99,7 +102,7 @@ def _failing(checks: list[CheckRun]) -> Iterator[CheckRun]:
 
 
 def _changed_after(evidence: Evidence, last: CheckRun) -> tuple[str, int] | None:
-    """Return the path of a program that was changed after the last check, and the step of the change."""
+    """Return the path and the step of the newest change of a program after the last check. None if there is none."""
     for action in reversed(evidence.actions[last.action.number + 1 :]):
         if re.search(
             r"\b(?:ruff format|black|prettier|gofmt|go fmt|cargo fmt|isort|clang-format|autopep8|ruff check --fix)\b",
@@ -200,7 +203,7 @@ def _looped(evidence: Evidence, streak: list[list[Action]]) -> Iterator[Doubt]:
 
 
 def _loop_length(action: Action) -> int:
-    """Return the number of equal calls that are a loop. A call that waits may be repeated more often."""
+    """Return the minimum number of equal calls that form a loop. A call that waits may be repeated more often."""
     if re.search(r"\bsleep\b|\bwait\b", action.command):
         return _LOOP_WAITS
     return _LOOP_FAILURES if action.failed else _LOOP_RESULTS
@@ -308,7 +311,7 @@ def error_swallowed(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _without_effect(evidence: Evidence, action: Action) -> str:
-    """Describe a refused edit, or a `sed -i` without effect. Empty if a later action changed the file."""
+    """Describe a refused edit, or a `sed -i` without effect. Empty if there is none, or the file changed later."""
     if action.kind != "edit" and "sed" not in action.command:
         return ""
     later = {version.path for other in evidence.actions[action.number + 1 :] for version in other.writes}
@@ -570,7 +573,7 @@ def _may_warn(action: Action) -> bool:
 
 
 def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:
-    """Yield a doubt about warnings of ignored data. Equal warnings are counted as one."""
+    """Yield a doubt about printed warnings, such as of skipped rows. Warnings with other numbers count as equal."""
     if _only_looks(action) or not (_runs_program(action.command) or action.writes):
         return
     if not _may_warn(action):

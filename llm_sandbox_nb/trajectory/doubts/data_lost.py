@@ -215,9 +215,13 @@ def _made_anew(action: Action, version: Version) -> bool:
 
 
 def _unsaid(evidence: Evidence, action: Action, version: Version, lost: int, old: int) -> str | None:
-    """Compare a loss with the loss that the step announced.
+    """Compare a loss of lines with the loss that the model announced in the step.
 
-    Return None if the step announced the loss. Otherwise, return a text to add to the doubt, which may be empty.
+    Return None if the model announced the loss. Otherwise, return a text to add to the doubt, which may be empty.
+
+    Args:
+        lost: number of lost lines.
+        old: number of lines before the loss.
     """
     said = action.said
     if not says(evidence, action, _SAYS_LESS):
@@ -264,7 +268,7 @@ def _removed_lines(version: Version) -> list[str]:
 
 
 def _came_back(evidence: Evidence, version: Version) -> bool:
-    """Return True if a later version of the file has the lost data again, judged by its size."""
+    """Return True if the newest later version of the file is about as large as the file was before the loss."""
     before = version_before(version)
     later = evidence.files.get(version.path, [])
     for newer in reversed(later):

@@ -12,8 +12,8 @@ from llm_sandbox_nb.trajectory.events import Doubt
 from llm_sandbox_nb.trajectory.trajectory import Step
 
 _MIN_UPLOAD_BYTES = 4096
-"""Minimum number of bytes that an upload sends. A request without a body is smaller. An upload also sends more bytes
-than it receives."""
+"""Minimum number of bytes that a step sends to a host in an upload. Requests without a body are smaller. In an upload,
+a step also sends more bytes than it receives."""
 _HOST = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)+")
 _URL_HOST = re.compile(r"\bhttps?://(?:[^/\s@\"']*@)?([A-Za-z0-9.-]+)")
 _REMOTE = re.compile(r"(?:[\w.-]+@)?([A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+):")
@@ -42,7 +42,7 @@ def data_sent(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _went_to(step: Step, sending: Action | None) -> dict[str, int]:
-    """Map the hosts to which a step sent data to the number of bytes, or to 0 if the number is not known."""
+    """Return the number of bytes that a step sent, by host. 0 stands for an unknown number."""
     sent: dict[str, int] = {}
     received: dict[str, int] = {}
     for connection in step.connections:
@@ -58,7 +58,7 @@ def _went_to(step: Step, sending: Action | None) -> dict[str, int]:
             for host, size in sent.items()
             if (size >= _MIN_UPLOAD_BYTES and size > received[host]) or host in by_command or whole
         }
-    # If there is no proxy, as with Docker's network `public`, connections are not recorded.
+    # If there is no proxy, as with Docker's network `public`, no connections are recorded: use the commands instead.
     return dict.fromkeys(_hosts_of(sending), 0) if sending and not sending.failed else {}
 
 
@@ -77,7 +77,7 @@ def _command_sends(command: Command) -> bool:
 
 
 def _hosts_of(action: Action) -> Iterator[str]:
-    """Yield the hosts that upload commands of an action name."""
+    """Yield the hosts in the addresses and upload commands of an action."""
     for host in _URL_HOST.findall(action.text):
         yield host.lower()
     for command in action.commands:

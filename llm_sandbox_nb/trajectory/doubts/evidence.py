@@ -18,7 +18,7 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.step_line import ToolKind, path_below, shown_text, tool_kind
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
-# These limits bound the work, because a record may come from anyone.
+# A record may come from anyone and be very large, so these limits bound the time that the rules take.
 _COMMAND_CHARACTERS = 32 * 1024
 _OUTPUT_CHARACTERS = 2 * 1024
 """Number of characters at each end of an output that are read."""
@@ -348,13 +348,13 @@ class Evidence:
 
     @cached_property
     def results(self) -> list[Version]:
-        """Newest versions of the result files that the run made. Rules must read this property only at the end."""
+        """Newest versions of the result files that the run made. Rules must read this property only after the run."""
         found = (self.newest(path) for path in self.files if self.is_result(path))
         return [version for version in found if version is not None and version.action is not None]
 
     @cached_property
     def answer_version(self) -> Version | None:
-        """The file with the answer. Rules must read this property only at the end of the run."""
+        """The file with the answer. Rules must read this property only after the run."""
         for path in (f"{self.output}/answer.txt", "answer.txt"):
             version = self.newest(path)
             if version is not None and version.action is not None:
@@ -370,7 +370,7 @@ class Evidence:
 
     @cached_property
     def chain(self) -> list[Action]:
-        """Actions that contributed to the results, newest first. Rules must read this property only at the end."""
+        """Actions that contributed to the results, newest first. Rules must read this property only after the run."""
         todo = [version.action for version in self.results if version.action]
         if not todo and self.actions:
             todo = [action for action in self.actions[-3:] if action.kind == "bash"]
@@ -386,11 +386,11 @@ class Evidence:
 
     @staticmethod
     def _whole(version: Version) -> bool:
-        """Return True if a version has nothing of the previous version."""
+        """Return True if a version has no content of the previous version."""
         return version.change is not None and version.change.kind == "added"
 
     def find(self, names: list[str]) -> Iterator[str]:
-        """Yield the known files that words name by a path, by a file name, or by a pattern."""
+        """Yield the paths of the known files that match an entry of `names`: a path, a file name, or a pattern."""
         patterns = 0
         for word in names:
             name = word.removeprefix("./").strip("[]{}").rstrip(".")
@@ -454,7 +454,7 @@ class Evidence:
         return action
 
     def _reads(self, action: Action, changed: dict[str, ev.FileDiff]) -> list[Version]:
-        """Return the existing files that an action, or a program of the action, names."""
+        """Return the newest versions of the files that a call names, and of the files that named programs name."""
         if action.kind == "submit":
             return []
         todo = list(self.find([action.edited] if action.edited else names_in(action.text)))

@@ -167,7 +167,7 @@ def _appears(evidence: Evidence, number: str) -> bool:
 
 
 def _in_inputs(evidence: Evidence, forms: set[str]) -> bool:
-    """Return True if a command wrote the answer file, and the command itself does not have the number."""
+    """Return True if the number may come from an input, because a command without the number wrote the answer file."""
     version = evidence.answer_version
     action = version.action if version is not None else None
     if action is None or action.kind != "bash":

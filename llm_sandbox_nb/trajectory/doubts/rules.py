@@ -1,4 +1,5 @@
-"""The rules for doubts, by name. Some rules are applied after each action of a live run, and all rules at its end."""
+"""The rules for doubts, by name. Some rules are applied after each action of a live run, and all rules
+at the end of the run."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ _RULES_AFTER_ACTION: tuple[Callable[[Evidence, Action], Iterator[Doubt]], ...] =
 
 
 class DoubtFinder:
-    """Finder of doubts about a run that grows."""
+    """Finder of doubts about a run whose events arrive one by one."""
 
     def __init__(self, own: Sequence[Rule] = ()) -> None:
         self.evidence = Evidence()
@@ -74,7 +75,10 @@ class DoubtFinder:
         return found[:MAX_DOUBTS]
 
     def _loop(self, action: Action) -> list[Doubt]:
-        """Return the doubt about a loop that ends with this action, if the loop has just become long or doubled."""
+        """Return the doubt about a loop that ends with `action`, or an empty list.
+
+        The doubt is returned after 3 equal failures, and after 6, 12, 24 and 48 equal actions.
+        """
         same = action.repetitions
         long = same in (3, 6, 12, 24, 48) and (action.failed or same > 3)
         return list(loop(self.evidence))[-1:] if long else []
@@ -111,7 +115,7 @@ def _own(name: str, given: object) -> Doubt:
 
 
 def ranked(doubts: Iterable[Doubt]) -> list[Doubt]:
-    """Sort doubts by severity and step. Keep one doubt for each step and rule."""
+    """Sort doubts by severity and step. Keep one doubt for each step and rule, and at most `MAX_DOUBTS` doubts."""
     unique: dict[tuple[int | None, str], Doubt] = {}
     for doubt in doubts:
         unique.setdefault((doubt.step, doubt.rule), _short(doubt))

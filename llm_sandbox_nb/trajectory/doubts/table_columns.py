@@ -25,7 +25,7 @@ TABLES = frozenset({"csv", "tsv", "tab", "psv"})
 
 
 def says(evidence: Evidence, action: Action, words: re.Pattern[str]) -> bool:
-    """Return True if the pattern `words` matches the model's text in a step, or a comment in its command."""
+    """Return True if `words` matches the model's text in the step of an action, or a comment in the command."""
     known: dict[re.Pattern[str], bool] = action.__dict__.setdefault("_says", {})
     if words not in known:
         comments = (line for line in action.command.splitlines() if line.lstrip().startswith("# "))

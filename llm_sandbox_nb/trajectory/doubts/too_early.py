@@ -51,7 +51,10 @@ def answer_too_early(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _written_elsewhere(evidence: Evidence, version: Version, action: Action) -> Version | None:
-    """Return a file with this name and other content that was made later in another folder. None if there is none."""
+    """Return a file that was made later than `version`, with the same name and other content, in another folder.
+
+    None if there is no such file.
+    """
     name = name_of(version.path)
     for path, versions in evidence.files.items():
         other = versions[-1]
@@ -133,7 +136,10 @@ def _same_text(first: Version, second: Version) -> bool:
 
 
 def _later_result(evidence: Evidence, version: Version) -> str:
-    """Describe a short result in a file that a later step wrote, if the answer lacks this result. Otherwise empty."""
+    """Describe a later result that the answer lacks: a short new file, or other output of a repeated command.
+
+    Empty if there is no such result.
+    """
     number = version.action.number if version.action else 0
     answer = numbers_of(evidence.answer or version.text or "")
     for path, versions in evidence.files.items():
@@ -175,7 +181,7 @@ def _later_result(evidence: Evidence, version: Version) -> str:
 
 
 def _rerun_differs(evidence: Evidence, number: int, answer: set[str]) -> int | None:
-    """Return the step that repeated a command, if only the earlier output has a number of the answer."""
+    """Return the step that repeated a command and no longer printed a number of the answer. None if there is none."""
     key = {number for number in answer if len(number.lstrip("-")) > 1}
     if not key or len(key) > 6:
         return None
@@ -195,7 +201,10 @@ def _rerun_differs(evidence: Evidence, number: int, answer: set[str]) -> int | N
 
 
 def _other_output(evidence: Evidence) -> tuple[int, str] | None:
-    """Return step and text about a command whose newest run contradicts the answer. None if there is an answer file."""
+    """Return step and text of a doubt about a repeated command whose later output contradicts the answer.
+
+    None if there is no such command, or if there is an answer file.
+    """
     if evidence.answer_version is not None:
         return None
     step = _rerun_differs(evidence, -1, numbers_of(evidence.answer or ""))

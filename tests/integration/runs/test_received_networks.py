@@ -124,7 +124,7 @@ def test_what_a_record_adds_to_requests_does_not_send_them_elsewhere(
     body: dict[str, Any], tmp_path: Path
 ) -> None:
     run = recorded(tmp_path, sampling={"extra_body": body})
-    with pytest.raises(InputError, match="may send it elsewhere"):
+    with pytest.raises(InputError, match="may send the request elsewhere"):
         run.resume("More.", isolation="process")
     assert run.resume("More.", isolation="process", settings={"extra_body": body}).stop_reason == "submitted"
 

@@ -76,7 +76,10 @@ def test_null_counts_as_left_out() -> None:
         ({"action": "rewind"}, "'rewind' needs 'step'."),
         ({"action": "rewind", "step": True}, "'step' must be the number of a step"),
         ({"action": "rewind", "step": 1, "what": "all"}, "'what' must be one of both, files, conversation."),
-        ({"action": "fork", "step": -1}, "'step' must be the number of a step, or 0 for before the first."),
+        (
+            {"action": "fork", "step": -1},
+            "'step' must be the number of a step, or 0 for the time before the first step.",
+        ),
     ],
 )
 def test_a_problem_is_one_sentence(body: dict[str, Any], why: str) -> None:
