@@ -1,4 +1,4 @@
-"""Checks of a result by a command in a second, fresh sandbox, or by a Python function of the run.
+"""Checks of a result by a command in a second, fresh sandbox, or by a Python function that gets the run.
 
 The model can neither see nor change a check. The command runs in a fresh sandbox with the programs of the image, the
 files of the check, and copies of the model's folders. The model determines the content of the copies, but not the
@@ -74,7 +74,7 @@ class Check:
     """Check of the result of a run."""
 
     what: str | CheckFunction
-    """A command, or a function of the run that returns true or false, a number or a text."""
+    """A command, or a function that gets the run and returns true, false, a number or a text."""
     files: Inputs = field(default_factory=Inputs)
     """Files that only the check gets. A command runs in the folder of these files, or in the model's working folder if
     there are no files."""
@@ -170,7 +170,7 @@ def recorded_check(recorded: object, folder: Path) -> Check | None:
     kept = files if recorded.get("files") and files.is_dir() and not files.is_symlink() else None
     tries, timeout = recorded.get("tries"), recorded.get("timeout")
     with contextlib.suppress(InputError):  # the record may come from anyone
-        return checked_check(command, kept, tries, timeout)  # type: ignore[arg-type] # it is checked there
+        return checked_check(command, kept, tries, timeout)  # type: ignore[arg-type] # `checked_check` checks the types
     return None
 
 
@@ -181,7 +181,7 @@ class ResultCheck:
     check: Check
     recorder: Recorder
     checked_run: Any
-    """The run, which is the argument of a check function. Meanwhile, `context.answer` of the run has the answer."""
+    """The run, which is the argument of a check function. During the function, the run's `context.answer` is set."""
     prompts: PromptConfig
 
     @property

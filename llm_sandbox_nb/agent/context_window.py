@@ -30,8 +30,8 @@ _TARGET_SHARE = 0.5
 _MAX_RECOVERIES = 3
 """Maximum number of times that a refused request is shortened."""
 _STALL_SHARE = 0.3
-"""Minimum share of the added text by which a prompt should grow. If the growth is smaller, the server may have left
-messages out."""
+"""Share of the added tokens by which a prompt should grow. If a prompt grows less, the server may have left messages
+out."""
 _MAX_LIMIT_REQUESTS = 4
 """Maximum number of times that the server is asked for its limit because of suspicious token counts."""
 _UNCACHED_SHARE = 0.25
@@ -108,7 +108,7 @@ class ContextWindow:
             return False
         if meter.shortens and self._mask(conversation, limit, self._target(limit) / attempt, attempt):
             return True
-        # Nothing can be shortened, but a smaller reply than the retries requested may still fit.
+        # Nothing can be shortened. With the limit that the error has reported, a shorter reply may still fit.
         return known != error.context_limit == limit >= meter.conversation + MIN_REPLY_TOKENS
 
     @property

@@ -28,7 +28,7 @@ _LAST_TURN: dict[LimitName, str] = {
     "time": "The time is nearly up: this is your last turn.",
 }
 MIN_REPLY_TOKENS = 256
-"""Minimum value of the maximum reply tokens in a request, even if the conversation is at a limit."""
+"""Number of tokens that a request allows for a reply even if the conversation already fills the context."""
 MAX_RESERVE_TOKENS = 2048
 _COUNT_TOLERANCE_TOKENS = 64
 """Tokens that are reserved because a server's counts vary a little between requests."""
@@ -245,8 +245,8 @@ class Meter:
         """Return the text below the newest message: the number of remaining steps, and advice before the last turn.
 
         Args:
-            footer_from: largest number of remaining steps that is mentioned before the last turn. None if every number
-                is mentioned.
+            footer_from: largest number of remaining steps that is stated. Before the last turn, a larger number is
+                stated too. None if every number is stated.
         """
         remaining, self.limits_changed = max(1, self.limits.steps - self.step), False
         self._next_is_last = self._near_limit(remaining)

@@ -121,7 +121,7 @@ def braces_of(*templates: str) -> str:
 
 
 def load_prompts(source: str | Path | PromptConfig | None = None) -> PromptConfig:
-    """Load the prompts of a YAML file, or the general prompts of this package.
+    """Load the prompts of a YAML file, or, without `source`, the general prompts of this package.
 
     Raises:
         InputError: if the file is missing, or is not a prompt configuration.
