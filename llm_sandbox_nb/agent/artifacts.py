@@ -236,7 +236,7 @@ class Collector:
         name = self._relative(path)
         if self._sizes.pop(path, None) is None or name is None:
             return
-        # If a folder has become a file, or a file a folder, the old copy is already gone.
+        # If a folder has become a file, or a file has become a folder, `make_way` has already removed the old copy.
         with suppress(NotOwnFileError, IsADirectoryError, FileNotFoundError):
             remove_file(self.recorder.folder, f"{FILES}/{name}")
         self.recorder.emit(ev.ArtifactRemoved(step=step, path=ev.clean_text(name)))
@@ -245,7 +245,7 @@ class Collector:
 def _why(error: OSError | TransferError) -> str:
     if isinstance(error, TransferError):
         return str(error).rstrip(".")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # this machine's disk, not the sandbox's
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the disk of this machine, not of the sandbox
         return "this machine's disk is full"
     return (error.strerror or str(error)).lower()
 

@@ -60,7 +60,7 @@ class CallForm:
 
     @property
     def nudge_form(self) -> TextForm | None:
-        """The form in which nudges ask for a call. None if calls are native."""
+        """Form of the calls for which a nudge asks the model. None if calls are native."""
         return self.text.form if self.in_text else None
 
     @property

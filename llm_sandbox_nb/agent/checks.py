@@ -169,7 +169,7 @@ def recorded_check(recorded: object, folder: Path) -> Check | None:
     files = folder / CHECK_FILES
     kept = files if recorded.get("files") and files.is_dir() and not files.is_symlink() else None
     tries, timeout = recorded.get("tries"), recorded.get("timeout")
-    with contextlib.suppress(InputError):  # the record may come from anyone
+    with contextlib.suppress(InputError):  # the record may come from anyone, and be invalid
         return checked_check(command, kept, tries, timeout)  # type: ignore[arg-type] # `checked_check` checks the types
     return None
 
@@ -181,7 +181,7 @@ class ResultCheck:
     check: Check
     recorder: Recorder
     checked_run: Any
-    """The run, which is the argument of a check function. During the function, the run's `context.answer` is set."""
+    """The run, which is the argument of a check function. Meanwhile, the run's `context.answer` is the answer."""
     prompts: PromptConfig
 
     @property
@@ -276,7 +276,7 @@ class ResultCheck:
             copy = staging / str(number)
             inside = folder == root or folder.startswith(f"{root}/")
             if not inside and root != clone_root:
-                continue  # both sandboxes see the same folder of this machine
+                continue  # both sandboxes see the same folder of this machine, so it needs no copy
             target = clone_root + folder.removeprefix(root) if inside else folder
             copy.mkdir()
             try:

@@ -145,7 +145,7 @@ class Conversation:
     def add_result(self, event: ev.CallFinished, *, advice: str = "", footer: bool = True) -> None:
         """Add the result of the first open call. The result of the last open call ends with a footer.
 
-        `event` gets the text that the model reads. The footer consists of the number of remaining steps and `advice`.
+        The text that the model reads is stored in `event`. The footer has the number of remaining steps and `advice`.
         """
         call = self.open_calls.pop(0)
         in_text = self._from_text and not is_native(self._reply, call.id)

@@ -17,7 +17,7 @@ class InputError(LLMSandboxError, ValueError):
 
 
 class ControlError(LLMSandboxError, RuntimeError):
-    """Error for a decision about a run that is not possible now. Nothing changed.
+    """Error for a decision that is not possible in the present state of a run. Nothing changed.
 
     For example, `result.edit(command="ls")` when no call waits for a decision.
     """
@@ -33,7 +33,7 @@ class StopRun(LLMSandboxError):  # noqa: N818 - it is not an error
 
 
 class RunError(LLMSandboxError):
-    """Error for a failure of the model, the sandbox or this program during a run. The record until then is kept.
+    """Error for a failure of the model, the sandbox or this program during a run. The record up to the failure is kept.
 
     For example, continue a run after its sandbox was lost::
 

@@ -173,7 +173,7 @@ class Meter:
             missing = self.counted - usage.prompt_tokens
             if self._thoughts_sent >= _COUNT_TOLERANCE_TOKENS and missing >= self._thoughts_sent * 3 // 4:
                 self._thoughts_are_dropped = (
-                    True  # the prompt is shorter by about the thoughts that were sent back
+                    True  # the prompt lacks about as many tokens as the thoughts have
                 )
             self.conversation = self.counted = usage.total_tokens
             self._estimated, before = 0, usage.prompt_tokens

@@ -169,7 +169,7 @@ class SilentReplies:
         return "text" in self.kinds or "echo" in self.kinds
 
     def wait(self, retries: RetryPolicy) -> float:
-        """Return the seconds to wait before the next request: 0, or more after empty replies of a busy server."""
+        """Return the seconds to wait before the next request. After empty replies, the server may need time."""
         empty = 0
         while empty < len(self.kinds) and self.kinds[-1 - empty] == "empty":
             empty += 1

@@ -102,7 +102,7 @@ class Recorder:
 
 
 class LiveOutput:
-    """Converter of output to transient events. A character that is split between two pieces of output is joined."""
+    """Converter of output to events that the journal omits. A character that two pieces of output share is joined."""
 
     def __init__(self, call_id: str, emit: Callable[[ev.Event], None]) -> None:
         self._call_id = call_id

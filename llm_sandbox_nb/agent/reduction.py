@@ -84,7 +84,7 @@ class Reduction:
     def mask_and_remove(self, target: float, trajectory: Trajectory, note_tokens: int) -> None:
         """Replace old outputs, oldest first, until at most `target` tokens are left. If needed, remove old steps.
 
-        A note in the task lists calls of the removed steps. This list has at most about `note_tokens` tokens.
+        A note below the task lists calls of the removed steps. This list has at most about `note_tokens` tokens.
         """
         for kept in (KEPT_STEPS, 1):
             old = max(0, min(len(self._groups), len(self._steps)) - kept)

@@ -96,7 +96,7 @@ class SampleRecord:
             await self._recorded(self._checkpoints.settle())
 
     async def executed(self, command: Sequence[str], given: Mapping[str, Any], result: CommandResult) -> None:
-        """Record a command that has ended. `given` has further arguments of the call, by name. None is left out."""
+        """Record a command that has ended. `given` has further arguments by name. Those that are None are left out."""
         arguments = {"command": shlex.join(command)} | {
             name: value for name, value in given.items() if value is not None
         }
@@ -122,7 +122,7 @@ class SampleRecord:
             await self._recorded(self._add_step(tool, arguments, result))
 
     async def _recorded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Await `work`, which writes to the record, unless recording has failed before."""
+        """Await `work`, which writes to the record. Do nothing if recording has failed before."""
         if self._broken:
             work.close()
             return

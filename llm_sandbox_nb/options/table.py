@@ -180,7 +180,7 @@ SAME_DEFAULT = _SameDefault()
 
 @dataclass(frozen=True)
 class Option:
-    """An option. `name` has underscores; the flag may be written with dashes too."""
+    """Option of commands, cells and settings files. `name` has underscores; the flag may be written with dashes too."""
 
     name: str
     help: str
@@ -259,12 +259,12 @@ LIMIT_OPTIONS = (
            whole_number, metavar="N", sets="limits.total_tokens"),
     Option("budget", "maximum cost of the run, in US dollars", positive_number, metavar="DOLLARS", sets="limits.cost"),
     Option("time", f"maximum time of the run{TIME_FORMS}", seconds, metavar="TIME", sets="limits.time"),
-    # The number is in `sandbox/contract.py`, because `Sandbox.execute` has the same default.
+    # The default is in `sandbox/contract.py`, because `Sandbox.execute` has the same default.
     Option("command_timeout", f"default timeout of a command, where the model sets none{TIME_FORMS}", seconds,
            DEFAULT_COMMAND_TIMEOUT, metavar="TIME", sets="command_timeout"),
     Option("same_failures", "the run ends when the same call has failed this many times in a row; 0: never", count, 8,
            metavar="N", sets="same_failures"),
-    Option("nudges", "number of replies in a row without a call after which the model is asked for a call; one more "
+    Option("nudges", "number of replies in a row without a call that are answered with a request for a call; one more "
            "such reply ends the run; all: only a limit ends the run (default: 2, in a benchmark all)", count_or_all,
            metavar="N", sets="nudges"),
 )  # fmt: skip
@@ -276,7 +276,7 @@ CONTEXT_OPTIONS = (
 SANDBOX_OPTIONS = (
     Option("isolation", f"{', '.join(isolation_choices())} (process isolates nothing)",
            OneOf(*isolation_choices()), "auto", (ISOLATION_VARIABLE,), "KIND", sets="isolation"),
-    # In a notebook the Jupyter server's site may choose another profile, so the setting is empty there.
+    # The site of a Jupyter server may choose another profile, so the setting of a notebook is empty by default.
     Option("profile", "standard (root inside, few capabilities) or strict (plain user, no capabilities, no network)",
            OneOf(*PROFILES), "standard", ("LLM_SANDBOX_PROFILE",), "NAME", sets="profile", notebook_default=""),
     Option("image", "container image (docker)", environment=("LLM_SANDBOX_IMAGE",), metavar="IMAGE",

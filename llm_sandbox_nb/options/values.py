@@ -1,7 +1,7 @@
 """Sources of the values of options.
 
-The first source with a value wins: the option itself, `%config` (in a notebook), an environment variable, the project's
-settings file, the user's settings file, the default.
+The first source with a value wins: the flag or the option of the cell, `%config` (in a notebook), an environment
+variable, the project's settings file, the user's settings file, the default.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ def edited_call(
 ) -> tuple[str, dict[str, Any]]:
     """Return the tool and the arguments of an edited call.
 
-    The arguments are `arguments` with `changes`. If `arguments` is None, the proposed arguments are changed. If `tool`
-    is then another tool, `changes` are all arguments.
+    The arguments are `arguments` with `changes`. If `arguments` is None, `changes` are made to the proposed
+    arguments. But if `tool` is then another tool than the proposed one, the call gets only `changes`.
 
     Raises:
         ControlError: if the tool does not accept these arguments.

@@ -283,7 +283,7 @@ class RunControl:
     def _decide(self, decision: Decision | Callable[[Held], Decision], call_id: str | None = None) -> None:
         """Pass a decision to the run's event loop. A further decision about the same held call is refused.
 
-        `decision` can be a function that makes the decision from the held call. Without a held call, it is refused.
+        `decision` can be a function that makes the decision from the held call. If no call is held, it is refused.
         """
         with self._lock:
             if self._over:

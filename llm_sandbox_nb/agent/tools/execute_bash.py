@@ -205,7 +205,10 @@ def needs_cut(data: bytes) -> bool:
 
 
 def describe(result: CommandResult, stdout_file: str | None = None, stderr_file: str | None = None) -> str:
-    """Return the observation for a finished command. The files have the complete streams, if the streams are cut."""
+    """Return the observation for a finished command.
+
+    `stdout_file` and `stderr_file` are the paths of files with the complete streams. None if no such file was saved.
+    """
     parts = [_ending(result)]
     if result.notice:
         parts.append(f"[{result.notice}]")
