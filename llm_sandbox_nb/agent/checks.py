@@ -145,9 +145,9 @@ def checked_check(
         return None
     if isinstance(what, str):
         if not what.strip() or "\0" in what:
-            raise InputError("check is a command, as in check='pytest -q', or a function of the run.")
+            raise InputError("check is a command, as in check='pytest -q', or a function that gets the run.")
     elif not callable(what):
-        raise InputError(f"check is a command or a function of the run, not {what!r:.80}.")
+        raise InputError(f"check is a command or a function that gets the run, not {what!r:.80}.")
     elif files:
         raise InputError("A function needs no check_files: it reads the files of this machine itself.")
     if not isinstance(tries, int) or isinstance(tries, bool) or tries < 1:
@@ -181,7 +181,7 @@ class ResultCheck:
     check: Check
     recorder: Recorder
     checked_run: Any
-    """The run, which is the argument of a check function. Meanwhile, the run's `context.answer` is the answer."""
+    """The run, which a check function gets. During the check, `context.answer` of the run has the answer."""
     prompts: PromptConfig
 
     @property
@@ -240,7 +240,7 @@ class ResultCheck:
 
     async def _run_command(self, found: ev.Checked, command: str, box: Sandbox, answer: str) -> None:
         if not isinstance(box, CheckpointingSandbox):
-            raise SandboxError("This sandbox cannot start a second one for the check.")
+            raise SandboxError("This sandbox cannot start a second sandbox for the check.")
         with TemporaryFolder() as staging:
             clone = await box.clone()
             try:

@@ -65,7 +65,7 @@ class TextForm:
     answer: str = ""
     """Word before an answer that ends the task, such as `ANSWER:`. Empty if the form has no such word."""
     answer_first: str = ""
-    """Text that is sent once if the model answers before any call was executed. If empty, such answers are accepted."""
+    """Reason why an answer before the first call is refused once. If empty, such an answer is accepted."""
     footer_from: int | None = None
     """Largest number of remaining steps that a message to the model states. None if every number is stated.
 
@@ -241,7 +241,7 @@ class TextMode:
             return dataclasses.replace(reply, text=answer, calls=(submit,)), ""
         text = reply.text
         if self.form.answer:
-            # The last block may end with a guess of the answer, written before the block was executed.
+            # The last block may end with an answer that was guessed before the block was executed. It is removed.
             text = re.sub(rf"\n{re.escape(self.form.answer)}[^\n]*(?=\n```\s*\Z)", "", text)
         text = with_python_as_bash(text) if self.form.python_blocks else text
         found = read_text_calls(text, self.tools, bash_blocks=True)

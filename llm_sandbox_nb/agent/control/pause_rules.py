@@ -113,7 +113,7 @@ def _parsed(text: str) -> ast.expr:
     if not text:
         raise BreakpointError("The breakpoint is empty: write an expression such as \"tool == 'submit'\".")
     if len(text) > _MAX_LENGTH:
-        raise BreakpointError(f"The breakpoint is too long: it may have {_MAX_LENGTH} characters.")
+        raise BreakpointError(f"The breakpoint is too long: it may have at most {_MAX_LENGTH} characters.")
     try:
         tree = ast.parse(text, mode="eval").body
         parts = list(ast.walk(tree))

@@ -23,7 +23,7 @@ _T = TypeVar("_T", RunLimits, ModelSettings)
 
 @dataclass(frozen=True)
 class Change:
-    """Checked changes to a run. None changes nothing, and empty values change nothing except `breakpoints`."""
+    """Checked changes to a run. None and empty values change nothing, but empty `breakpoints` remove all of them."""
 
     model: Model | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
