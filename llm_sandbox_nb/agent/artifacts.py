@@ -67,7 +67,7 @@ class Collector:
     output_dir: str
     recorder: Recorder
     skipped_dirs: tuple[str, ...] = ()
-    """Folders below the output folder that have no results. The input folder may be such a folder."""
+    """Folders inside the output folder whose files are not collected, for example the input folder."""
     limits: CollectLimits = field(default_factory=CollectLimits)
     _seen: dict[str, State] = field(default_factory=dict)
     _sizes: dict[str, int] = field(default_factory=dict)
@@ -75,9 +75,10 @@ class Collector:
     _task: asyncio.Task[None] | None = None
 
     async def remember_present(self, own: Collection[str] = ()) -> None:
-        """Remember the files that exist before the run. Of these files, only the run's `own` files are collected.
+        """Remember the files that exist before the run. A later change makes such a file a result of the run.
 
-        `own` has names in the form of the journal, where bytes that are not text are replaced.
+        `own` has the names of files that an earlier part of the run has collected. These files are results even
+        without a change. The names have the form of the journal, where bytes that are not text are replaced.
         """
         entries = [entry for entry in await self._list() if entry.kind != "directory"]
         names = {entry.path: ev.clean_text(self._relative(entry.path) or "") for entry in entries}
@@ -151,7 +152,9 @@ class Collector:
             if entry.kind != "directory":
                 files.append(entry)
             elif self._too_deep(f"{name}/file"):
-                self._skip(f"What is in {name} was not taken: more than {self.limits.folders} folders deep.")
+                self._skip(
+                    f"The content of {name} was not taken: more than {self.limits.folders} folders deep."
+                )
         return files
 
     def _too_deep(self, name: str) -> bool:
@@ -233,7 +236,7 @@ class Collector:
         name = self._relative(path)
         if self._sizes.pop(path, None) is None or name is None:
             return
-        # If a folder has become a file, or a file a folder, the old copy is already gone.
+        # If a folder has become a file, or a file has become a folder, `make_way` has already removed the old copy.
         with suppress(NotOwnFileError, IsADirectoryError, FileNotFoundError):
             remove_file(self.recorder.folder, f"{FILES}/{name}")
         self.recorder.emit(ev.ArtifactRemoved(step=step, path=ev.clean_text(name)))
@@ -242,7 +245,7 @@ class Collector:
 def _why(error: OSError | TransferError) -> str:
     if isinstance(error, TransferError):
         return str(error).rstrip(".")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the full disk is not that of the sandbox
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the disk of this machine, not of the sandbox
         return "this machine's disk is full"
     return (error.strerror or str(error)).lower()
 
@@ -271,7 +274,7 @@ def make_way(files: Path, target: Path) -> None:
     """Make the folder of `target`. Remove an older file or folder whose path conflicts with `target`.
 
     Raises:
-        NotOwnFileError: if the folder `files` is a link, because the target of a link may not belong to the run.
+        NotOwnFileError: if the folder `files` is a link, because a link may lead to files of another owner.
     """
     with suppress(FileExistsError):
         files.mkdir()
@@ -300,7 +303,7 @@ class AnswerFiles:
         return list(dict.fromkeys([*self.prompts.answer_files, self.box.directories.answer]))
 
     async def remember_present(self) -> None:
-        """Remember the answer files of earlier runs in this sandbox. They are not this run's answer."""
+        """Remember the answer files of earlier runs in this sandbox. `read` ignores these files unless they change."""
         for path in self.paths:
             if state := await self._state(path):
                 self._before[path] = state

@@ -1,6 +1,7 @@
 """Detection of blank files, such as a picture of one colour, silence, or a page without text.
 
-Time and memory are bounded, because larger files are not decoded. Files of unknown types are regarded as not blank.
+Files above a size limit are not decoded, so that time and memory are bounded. Such files, and files of unknown types,
+are regarded as not blank.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _png(path: Path) -> str:
 
 
 def _chunks(data: bytes) -> list[bytes]:
-    """Return the compressed pixels of a PNG file."""
+    """Return the parts of the compressed pixels of a PNG file, in order."""
     found, at = [], 8
     while at + 8 <= len(data):
         size = int.from_bytes(data[at : at + 4], "big")
@@ -61,7 +62,11 @@ def _chunks(data: bytes) -> list[bytes]:
 
 
 def _same_pixels(pixels: bytes, row: int, unit: int, height: int) -> bool:
-    """Return True if all pixels are equal. Rows are compared in filtered form, after the byte with the filter type."""
+    """Return True if all pixels of a PNG file are equal.
+
+    Each row begins with a byte for the type of its filter. The filtered bytes of a row are compared with the bytes that
+    this filter makes of equal pixels.
+    """
     first = pixels[1 : 1 + unit]
     zeros = bytes(row - unit)
     for y in range(height):
@@ -85,7 +90,7 @@ def _same_pixels(pixels: bytes, row: int, unit: int, height: int) -> bool:
 
 
 def _jpeg(path: Path) -> str:
-    # JPEG compresses many pixels of one colour into less than a byte.
+    # JPEG compresses many pixels of one colour into less than a byte, so such a picture has very few bytes.
     data = path.read_bytes()
     at = 2
     while at + 9 < len(data) and data[at] == 0xFF:

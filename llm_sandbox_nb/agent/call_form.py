@@ -1,4 +1,7 @@
-"""Form of a run's calls, which are native or written as text, and the switch from native calls to text."""
+"""Form of a run's calls, and the switch from native calls to text.
+
+Native calls are in the field that the provider's interface has for calls. Other calls are text in the replies.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,14 @@ class CallForm:
     """
 
     def __init__(self, setting: ToolCalls, text: TextMode, recorder: Recorder, meter: Meter) -> None:
-        """Create the form. If the record has a setting of its own, `setting` is ignored."""
+        """Create the form. If the run's record already has a form of calls, `setting` is ignored."""
         self.text = text
         self.in_text = False
         """True if calls are written as text."""
         self.from_text = False
         """True if the calls of the newest reply were read from its text."""
         self.refused_call = ""
-        """Reason why a call in the newest reply was not executed."""
+        """Reason why a call in the newest reply was not executed. Empty if there is no such call."""
         self._given_setting = setting
         self._recorder = recorder
         self._meter = meter
@@ -44,7 +47,7 @@ class CallForm:
         self._demanded = False
         """True if a request has demanded a call. A run does so only once."""
         self._whole_replies = False
-        """True if no stop sequence is sent, because the server refuses one or because thoughts may have blocks."""
+        """True if requests have no stop sequence. The server may refuse it, or a block in a thought may end a reply."""
 
     @property
     def _setting(self) -> str:
@@ -57,13 +60,14 @@ class CallForm:
 
     @property
     def nudge_form(self) -> TextForm | None:
-        """The form in which nudges ask for a call. None if calls are native."""
+        """Form of the calls for which a nudge asks the model. None if calls are native."""
         return self.text.form if self.in_text else None
 
     @property
     def footer_from(self) -> int | None:
-        """If more steps than this remain, the model is not told the number, except before the last turn. None if the
-        model is told every number.
+        """Largest number of remaining steps that a message to the model states. None if every number is stated.
+
+        Before the last turn, a larger number is stated too.
         """
         return self.text.form.footer_from if self.in_text else None
 
@@ -82,7 +86,7 @@ class CallForm:
     ) -> tuple[Messages, list[Any]]:
         """Return the messages and the tools of a request, and change `settings` in place.
 
-        `summary` is True if a summary is requested, and not a call.
+        `summary` is True if the request asks for a summary instead of a call.
         """
         if not self.in_text:
             if self._demands and not summary:
@@ -93,10 +97,10 @@ class CallForm:
         return self.text.request(messages), []
 
     def read(self, reply: Reply, outputs: Callable[[], Sequence[str]], task: str) -> Reply:
-        """Read the calls in the text of a reply. Calls that only repeat an earlier text are ignored.
+        """Return a reply with the calls in its text. Calls that only repeat an earlier result or the task are ignored.
 
-        `outputs` returns the earlier results. It is called only if the text may have calls, because a comparison with
-        a long conversation takes time.
+        `outputs` returns the earlier results. It is called only if the text may have calls, because a long
+        conversation has many results.
         """
         self._demands = self.from_text = False
         self.refused_call = reply.refused_call
@@ -136,7 +140,7 @@ class CallForm:
             return True
         if self._demands and failure.kind in _DEMAND_REFUSALS:
             self._demands = False
-            self._note("The server refuses to demand a call: it is asked without.")
+            self._note("The server refuses to demand a call: the request is repeated without the demand.")
             return True
         return False
 

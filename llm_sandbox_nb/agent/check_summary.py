@@ -1,4 +1,4 @@
-"""Verdict of a check command, from its output with the summary of a test runner."""
+"""Verdict on a check command, from its exit code and from the summary of a test runner in its output."""
 
 from __future__ import annotations
 
@@ -86,6 +86,7 @@ _READERS: tuple[Callable[[str], TestCount | None], ...] = (_pytest, _unittest, _
 def judged(command: str, output: str, exit_code: int | None) -> tuple[bool, str]:
     """Return True if a command has passed, and a short text about the outcome.
 
+    `exit_code` is None if the command was interrupted.
     Exit code 0 is not enough if a runner reports that no test passed, or if pytest wrote no summary. Otherwise, the
     code under test could pass by ending the program with exit code 0.
     """

@@ -59,7 +59,7 @@ class Checkpoints:
         self.waited.append(time.monotonic() - started)
 
     async def complete(self) -> None:
-        """Wait until the started checkpoint is complete. If that failed, the next `settle` raises the exception."""
+        """Wait until the started checkpoint has ended. If it failed, the next `settle` raises the exception."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
@@ -80,7 +80,7 @@ class Checkpoints:
         except HistoryNotWrittenError as error:
             if not self._no_room:
                 self._note(
-                    f"The files after step {step}, and after later steps until this changes, are not kept: "
+                    f"The files after step {step}, and after later steps while the problem lasts, are not kept: "
                     f"{_sentence(error)}"
                 )
             self._no_room = True

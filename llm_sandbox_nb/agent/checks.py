@@ -1,4 +1,4 @@
-"""Checks of a result by a command in a second, fresh sandbox, or by a Python function of the run.
+"""Checks of a result by a command in a second, fresh sandbox, or by a Python function that gets the run.
 
 The model can neither see nor change a check. The command runs in a fresh sandbox with the programs of the image, the
 files of the check, and copies of the model's folders. The model determines the content of the copies, but not the
@@ -74,7 +74,7 @@ class Check:
     """Check of the result of a run."""
 
     what: str | CheckFunction
-    """A command, or a function of the run that returns true or false, a number or a text."""
+    """A command, or a function that gets the run and returns true, false, a number or a text."""
     files: Inputs = field(default_factory=Inputs)
     """Files that only the check gets. A command runs in the folder of these files, or in the model's working folder if
     there are no files."""
@@ -145,9 +145,9 @@ def checked_check(
         return None
     if isinstance(what, str):
         if not what.strip() or "\0" in what:
-            raise InputError("check is a command, as in check='pytest -q', or a function of the run.")
+            raise InputError("check is a command, as in check='pytest -q', or a function that gets the run.")
     elif not callable(what):
-        raise InputError(f"check is a command or a function of the run, not {what!r:.80}.")
+        raise InputError(f"check is a command or a function that gets the run, not {what!r:.80}.")
     elif files:
         raise InputError("A function needs no check_files: it reads the files of this machine itself.")
     if not isinstance(tries, int) or isinstance(tries, bool) or tries < 1:
@@ -169,8 +169,8 @@ def recorded_check(recorded: object, folder: Path) -> Check | None:
     files = folder / CHECK_FILES
     kept = files if recorded.get("files") and files.is_dir() and not files.is_symlink() else None
     tries, timeout = recorded.get("tries"), recorded.get("timeout")
-    with contextlib.suppress(InputError):  # the record may come from anyone
-        return checked_check(command, kept, tries, timeout)  # type: ignore[arg-type] # it is checked there
+    with contextlib.suppress(InputError):  # the record may come from anyone, and be invalid
+        return checked_check(command, kept, tries, timeout)  # type: ignore[arg-type] # `checked_check` checks the types
     return None
 
 
@@ -181,7 +181,7 @@ class ResultCheck:
     check: Check
     recorder: Recorder
     checked_run: Any
-    """The run, which is the argument of a check function. Meanwhile, `context.answer` of the run has the answer."""
+    """The run, which a check function gets. During the check, `context.answer` of the run has the answer."""
     prompts: PromptConfig
 
     @property
@@ -240,7 +240,7 @@ class ResultCheck:
 
     async def _run_command(self, found: ev.Checked, command: str, box: Sandbox, answer: str) -> None:
         if not isinstance(box, CheckpointingSandbox):
-            raise SandboxError("This sandbox cannot start a second one for the check.")
+            raise SandboxError("This sandbox cannot start a second sandbox for the check.")
         with TemporaryFolder() as staging:
             clone = await box.clone()
             try:
@@ -276,7 +276,7 @@ class ResultCheck:
             copy = staging / str(number)
             inside = folder == root or folder.startswith(f"{root}/")
             if not inside and root != clone_root:
-                continue  # both sandboxes see the same folder of this machine
+                continue  # both sandboxes see the same folder of this machine, so it needs no copy
             target = clone_root + folder.removeprefix(root) if inside else folder
             copy.mkdir()
             try:

@@ -1,4 +1,7 @@
-"""Recording of connections. A run that uses a sandbox whose network is an allow-list has an event for each."""
+"""Recording of a run's connections if the network of its sandbox is an allow-list.
+
+Each connection becomes an event of the run, up to a maximum per step.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class ConnectionRecord:
                 self._refused(f"{_bracketed(connection.host)}:{connection.port}")
 
     def _record_others(self) -> None:
-        """Record the number of connections in the step that have no event."""
+        """Record how many connections in the newest step have no event of their own."""
         step, count = self._counted
         self._counted = (step, min(count, MAX_EVENTS_PER_STEP))
         if (more := count - MAX_EVENTS_PER_STEP) > 0:

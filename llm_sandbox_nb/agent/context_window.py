@@ -24,14 +24,14 @@ Ask = Callable[[Messages, int], Awaitable[Reply]]
 """Function that makes a request. Its arguments are the messages and the maximum number of tokens in the reply."""
 
 _TRIGGER_SHARE = 0.75
-"""Share of the limit at which the conversation is shortened."""
+"""Share of the limit that a conversation fills when it is shortened. The share is larger after a long beginning."""
 _TARGET_SHARE = 0.5
-"""Share of the limit that a shortened conversation should have."""
+"""Share of the limit that a shortened conversation should fill. The share is larger after a long beginning."""
 _MAX_RECOVERIES = 3
 """Maximum number of times that a refused request is shortened."""
 _STALL_SHARE = 0.3
-"""Minimum share of the added text by which a prompt should grow. If the growth is smaller, the server may have left
-messages out."""
+"""Share of the added tokens by which a prompt should grow. If a prompt grows less, the server may have left messages
+out."""
 _MAX_LIMIT_REQUESTS = 4
 """Maximum number of times that the server is asked for its limit because of suspicious token counts."""
 _UNCACHED_SHARE = 0.25
@@ -55,7 +55,7 @@ class ContextWindow:
         self._known: dict[str, tuple[int, Literal["server", "refusal", "cut"]]] = {}
         """Limits that this process has learned, with their sources, by model name."""
         self._ask_again = False
-        """True if the server should be asked for its limit again. Some servers load a model at the first request."""
+        """True if the server should be asked for its limit again: some servers load a model at its first request."""
         self._counted: tuple[int, int] = (0, 0)
         """Number of the newest step whose prompt was compared, and the server's token count for this prompt."""
         self._largest_prompt = 0
@@ -100,7 +100,7 @@ class ContextWindow:
         self.learn(error)
         if error.prompt_tokens is not None:
             meter.conversation = max(meter.conversation, error.prompt_tokens)
-        elif meter.context is None:  # the error names no limit, but the request is larger than the limit
+        elif meter.context is None:  # the limit is unknown, but less than the request needs
             self._keep(math.ceil(meter.conversation * 0.9), "refusal")
         elif known == meter.context:  # the estimate of the conversation's tokens was too low
             meter.conversation = max(meter.conversation, meter.context)
@@ -108,7 +108,7 @@ class ContextWindow:
             return False
         if meter.shortens and self._mask(conversation, limit, self._target(limit) / attempt, attempt):
             return True
-        # Nothing can be shortened, but a smaller reply than the retries requested may still fit.
+        # Nothing can be shortened. With the limit that the error has reported, a shorter reply may still fit.
         return known != error.context_limit == limit >= meter.conversation + MIN_REPLY_TOKENS
 
     @property
@@ -183,7 +183,7 @@ class ContextWindow:
     def _was_cut(self, messages: Messages) -> None:
         meter, self._stalls, self._fell = self._meter, 0, False
         if meter.context is not None and meter.context > 2 * self._largest_prompt:
-            return  # the limit of the server is much higher than the size of the request
+            return  # the limit is much higher than any prompt, so it has cut nothing
         if meter.context is None or meter.context > self._largest_prompt:
             self._keep(self._largest_prompt, "cut")
         # The server counts only the messages that it kept: the conversation itself is longer.

@@ -64,7 +64,7 @@ class Conversation:
         self._words_read = 0
 
     def begin(self, messages: Sequence[Message]) -> None:
-        """Begin with these messages, which are sent with the first user message. The last message is the task."""
+        """Begin with these messages, which the first call of `add_user_message` adds. The last message is the task."""
         self._first = messages
         for message in messages:
             self._meter.add_text(message["content"])
@@ -78,7 +78,7 @@ class Conversation:
             self._reply, self._from_text = reply.message, reply.calls_from == "text"
 
     def add_user_message(self, texts: Sequence[str], nudge: str = "") -> None:
-        """Add the task, a person's texts and a nudge as one message, because some servers refuse two in a row."""
+        """Add the task, a person's texts and a nudge as one message. Some servers refuse two user messages in a row."""
         parts = list(texts)
         message: Message = {"role": "user"}
         self._meter.add_text("".join(parts))
@@ -145,7 +145,7 @@ class Conversation:
     def add_result(self, event: ev.CallFinished, *, advice: str = "", footer: bool = True) -> None:
         """Add the result of the first open call. The result of the last open call ends with a footer.
 
-        `event` gets the text that the model reads. The footer consists of the number of remaining steps and `advice`.
+        The text that the model reads is stored in `event`. The footer has the number of remaining steps and `advice`.
         """
         call = self.open_calls.pop(0)
         in_text = self._from_text and not is_native(self._reply, call.id)

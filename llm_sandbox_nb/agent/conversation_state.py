@@ -26,10 +26,11 @@ class ConversationState:
     given: Mapping[str, str] = field(default_factory=dict)
     """Observations that a person wrote for open calls that must not be executed."""
     said: tuple[str, ...] = ()
-    """Messages of the person that are sent first."""
+    """Messages of the person that the model reads next."""
     fresh: bool = False
     """True if no call was executed, so that the input files may be missing in the sandbox."""
     step: int = 0
+    """Number of the newest step that has a reply. 0 if there is no such step."""
 
 
 def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> ConversationState:

@@ -10,21 +10,21 @@ from llm_sandbox_nb.trajectory.events import StopReason
 
 
 class InputError(LLMSandboxError, ValueError):
-    """Raised if an argument of a run is invalid, or a file is missing. Nothing was started or written.
+    """Error for an invalid argument of a run, or a missing file. Nothing was started or written.
 
     For example, `solve("", model="scripted/strawberry")`: the task is empty.
     """
 
 
 class ControlError(LLMSandboxError, RuntimeError):
-    """Raised if the run cannot be controlled in this way now. Nothing changed.
+    """Error for a decision that is not possible in the present state of a run. Nothing changed.
 
     For example, `result.edit(command="ls")` when no call waits for a decision.
     """
 
 
 class StopRun(LLMSandboxError):  # noqa: N818 - it is not an error
-    """Raised to end the loop of a run. `error` is a message if the reason is a failure."""
+    """Exception that ends the loop of a run. `error` is a message if the reason is a failure. Otherwise, it is None."""
 
     def __init__(self, reason: StopReason, error: str | None = None) -> None:
         super().__init__(reason)
@@ -33,7 +33,7 @@ class StopRun(LLMSandboxError):  # noqa: N818 - it is not an error
 
 
 class RunError(LLMSandboxError):
-    """Raised if the model, the sandbox or this program failed during a run. The record up to this point is kept.
+    """Error for a failure of the model, the sandbox or this program during a run. The record up to the failure is kept.
 
     For example, continue a run after its sandbox was lost::
 

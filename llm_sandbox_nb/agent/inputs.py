@@ -33,7 +33,7 @@ _PREVIEW_LINE_LENGTH = 80
 
 @dataclass(frozen=True)
 class Inputs:
-    """Input files. `paths` are files and folders on this machine. `contents` are contents with their names.
+    """Input files. `paths` are files and folders on this machine. `contents` has pairs of a name and a content.
 
     `found` has the names of all these files.
     """

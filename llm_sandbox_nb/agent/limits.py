@@ -29,7 +29,7 @@ _LAST_TURN: dict[LimitName, str] = {
     "time": "The time is nearly up: this is your last turn.",
 }
 MIN_REPLY_TOKENS = 256
-"""Minimum value of the maximum reply tokens in a request, even if the conversation is at a limit."""
+"""Number of tokens that a request allows for a reply even if the conversation already fills the context."""
 MAX_RESERVE_TOKENS = 2048
 _COUNT_TOLERANCE_TOKENS = 64
 """Tokens that are reserved because a server's counts vary a little between requests."""
@@ -174,7 +174,7 @@ class Meter:
             missing = self.counted - usage.prompt_tokens
             if self._thoughts_sent >= _COUNT_TOLERANCE_TOKENS and missing >= self._thoughts_sent * 3 // 4:
                 self._thoughts_are_dropped = (
-                    True  # the prompt is shorter by about the thoughts that were sent back
+                    True  # the prompt lacks about as many tokens as the thoughts have
                 )
             self.conversation = self.counted = usage.total_tokens
             self._estimated, before = 0, usage.prompt_tokens
@@ -246,8 +246,8 @@ class Meter:
         """Return the text below the newest message: the number of remaining steps, and advice before the last turn.
 
         Args:
-            footer_from: largest number of remaining steps that is mentioned before the last turn. None if every number
-                is mentioned.
+            footer_from: largest number of remaining steps that is stated. Before the last turn, a larger number is
+                stated too. None if every number is stated.
         """
         remaining, self.limits_changed = max(1, self.limits.steps - self.step), False
         self._next_is_last = self._near_limit(remaining)

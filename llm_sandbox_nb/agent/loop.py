@@ -63,7 +63,7 @@ class Loop:
         self._request_seconds = 0.0
         """Seconds that the requests of the current step have taken, including retries."""
         self._cut_noted = False
-        """True if the record has a note that replies may be cut off."""
+        """True if this process has recorded a note that replies may be cut off."""
         self._begin_conversation()
 
     def _begin_conversation(self) -> None:
@@ -216,8 +216,8 @@ class Loop:
         if reply.finish_reason == BROKEN_OFF and not self._cut_noted:
             self._cut_noted = True
             notes.append(
-                f"The reply of step {self.meter.step} broke off without the server's mark of its end, and did so again "
-                "when it was repeated: it was taken as it came, and may be cut off, as later ones may be."
+                f"The reply of step {self.meter.step} broke off without the server's mark of its end, and so did the "
+                "reply to a second request. The reply was used as it came. It and later replies may be cut off."
             )
         for note in notes:
             self.recorder.emit(ev.Noted(text=note))

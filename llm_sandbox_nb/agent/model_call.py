@@ -87,7 +87,7 @@ async def call_model(
 
 
 def recorded_settings(sent: ModelSettings) -> dict[str, Any]:
-    """Return a request's settings for the record. Settings without a value and secrets are omitted."""
+    """Return a request's settings for the record. Settings without a value are omitted, and secrets are replaced."""
     values = {name: value for name, value in dataclasses.asdict(sent).items() if value not in (None, {})}
     made: dict[str, Any] = public_settings(values)
     return made
@@ -96,9 +96,9 @@ def recorded_settings(sent: ModelSettings) -> dict[str, Any]:
 def well_formed(reply: Reply) -> Reply:
     """Return a reply with texts that UTF-8 can encode, and with a message that strict servers accept in the history.
 
-    Providers and chat templates parse the arguments of earlier calls again, and refuse some characters in names. So,
-    in the message, arguments that are not a JSON object are wrapped in an object. `Reply.calls` has names and arguments
-    as the model wrote them.
+    Providers and chat templates parse the arguments of earlier calls again, and refuse some characters in names. So, in
+    the message, such characters are replaced, and arguments that are not a JSON object are wrapped in an object.
+    `Reply.calls` has names and arguments as the model wrote them.
     """
     message = ev.clean_text(reply.message)
     for call in message.get("tool_calls") or ():

@@ -1,4 +1,4 @@
-"""Replies without a call: the kinds of such replies, the nudges to the model, and the end of a run without calls."""
+"""Replies without a call: their kinds, the nudges, which ask the model for a call, and the end of the run."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class SilentReplies:
     block: CodeBlock | None = None
     """The last executable code block in the newest reply."""
     refused: str = ""
-    """Reason why a call in the newest reply was not executed."""
+    """Reason why a call in the newest reply was not executed. Empty if there is no such call."""
     _begun: int = 0
     """Index in `kinds` of the first reply that `len` counts."""
     _finish_reason: str | None = None
@@ -169,7 +169,7 @@ class SilentReplies:
         return "text" in self.kinds or "echo" in self.kinds
 
     def wait(self, retries: RetryPolicy) -> float:
-        """Return the seconds to wait before the next request. A server that sends empty replies may need time."""
+        """Return the seconds to wait before the next request. After empty replies, the server may need time."""
         empty = 0
         while empty < len(self.kinds) and self.kinds[-1 - empty] == "empty":
             empty += 1

@@ -48,12 +48,14 @@ def original_prompts() -> PromptConfig:
 
 
 def as_original(prompts: PromptConfig) -> PromptConfig:
-    """Return the prompts with the original package's rendering and name."""
+    """Return the prompts with the original package's form of braces, and with its name."""
     return replace(prompts, braces="doubled", source=ORIGINAL)
 
 
 def chosen_prompts(whose: str, source: str | Path | PromptConfig | None = None) -> PromptConfig:
-    """Load the prompts that `whose` names: `own`, which `source` can replace, or `original`.
+    """Load the prompts of this package or of the original package. `whose` is `own` or `original`.
+
+    `source` can replace the own prompts: see `load_prompts`.
 
     Raises:
         InputError: if the prompts are missing, or if `source` is given together with `original`.

@@ -78,7 +78,7 @@ class PromptConfig:
 
     @property
     def answer_files(self) -> list[str]:
-        """Paths of possible answer files. First the paths in the prompts, then those in output and working folder."""
+        """Paths of possible answer files: paths in the prompts, then `answer.txt` in the output and working folders."""
         prompts = "\n".join(message["content"] for message in reversed(self.messages("")))
         usual = (posixpath.join(folder, "answer.txt") for folder in (self.output_dir, self.working_dir))
         return list(dict.fromkeys([*_ANSWER_FILE_PATH.findall(prompts), *usual]))
@@ -121,7 +121,7 @@ def braces_of(*templates: str) -> str:
 
 
 def load_prompts(source: str | Path | PromptConfig | None = None) -> PromptConfig:
-    """Load the prompts of a YAML file, or the general prompts of this package.
+    """Load the prompts of a YAML file, or, without `source`, the general prompts of this package.
 
     Raises:
         InputError: if the file is missing, or is not a prompt configuration.

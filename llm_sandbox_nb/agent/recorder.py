@@ -26,7 +26,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
 
 Listener = Callable[[ev.Event], None]
-"""Function that is called in the loop's thread with each event, including transient events. A call must not block."""
+"""Function that is called in the loop's thread with each event, even if the journal omits it. A call must not block."""
 
 logger = logging.getLogger(__name__)
 _MAX_INLINE_STORE_BYTES = 256 * 1024
@@ -54,7 +54,7 @@ class Recorder:
         self._facts = FactFinder(self.trajectory)
 
     def use_rules(self, rules: Sequence[Rule]) -> None:
-        """Use the user's rules, too, in the search for doubts at the end of the run."""
+        """Use the user's rules for doubts at the end of the run, in addition to the rules of this package."""
         self._facts = FactFinder(self.trajectory, rules)
 
     def emit(self, event: ev.Event) -> None:
@@ -92,7 +92,7 @@ class Recorder:
         self._listeners.append(listener)
 
     async def store(self, data: bytes) -> ev.Text:
-        """Return output in the form of an event's field: short text as text, other output as a stored `Blob`."""
+        """Return output in the form for a field of an event: short text as text, other output as a stored `Blob`."""
         if len(data) <= _MAX_INLINE_STORE_BYTES:
             return self.journal.store_bytes(data)
         return await asyncio.to_thread(self.journal.store_bytes, data)
@@ -102,7 +102,7 @@ class Recorder:
 
 
 class LiveOutput:
-    """Converter of output to transient events. A character that is split between two pieces of output is joined."""
+    """Converter of output to events that the journal omits. A character that two pieces of output share is joined."""
 
     def __init__(self, call_id: str, emit: Callable[[ev.Event], None]) -> None:
         self._call_id = call_id

@@ -59,7 +59,10 @@ class Reduction:
         counted = sum(sizes) - new
         scale = (meter.counted - meter.beginning) / counted if counted else 1.0
         self._scale = min(4.0, max(0.8, scale, (meter.conversation - meter.beginning) / max(1, sum(sizes))))
-        """Number of tokens that the provider counts for each estimated token. Outputs have more tokens than prose."""
+        """Number of tokens that the provider counts for each estimated token.
+
+        Outputs have more tokens per byte than prose, so the estimate, which counts bytes, can be too low.
+        """
         self.conversation = max(meter.conversation, int(meter.counted + new * self._scale))
         """Tokens of the conversation before the changes."""
 
@@ -79,7 +82,10 @@ class Reduction:
         return self.conversation - self.saved
 
     def mask_and_remove(self, target: float, trajectory: Trajectory, note_tokens: int) -> None:
-        """Replace old outputs, oldest first, until at most `target` tokens are left. If needed, remove old steps."""
+        """Replace old outputs, oldest first, until at most `target` tokens are left. If needed, remove old steps.
+
+        A note below the task lists calls of the removed steps. This list has at most about `note_tokens` tokens.
+        """
         for kept in (KEPT_STEPS, 1):
             old = max(0, min(len(self._groups), len(self._steps)) - kept)
             self._mask(old, target)

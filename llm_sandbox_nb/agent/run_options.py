@@ -21,7 +21,7 @@ ContextMode = Literal["full", "mask", "summary"]
 ToolCalls = Literal["auto", "native", "text"]
 """Form of calls. `auto` uses native calls, and text mode if native calls do not work."""
 Nudges = int | Literal["all"]
-"""Number of replies in a row without a call after which the model gets a nudge. `all` stands for every such reply."""
+"""Number of replies in a row without a call that the run answers with a nudge. `all` stands for every such reply."""
 USUAL_NUDGES = 2
 """Default of `nudges`. The table does not contain this default, because a benchmark has another one."""
 _ALWAYS_RECORDED = ("command_timeout", "context")
@@ -41,7 +41,7 @@ class RunOptions:
     same_failures: int = option("same_failures").default
     """Number of times in a row that the same call can fail before the run ends. 0 stands for no limit."""
     nudges: Nudges = USUAL_NUDGES
-    """Number of replies in a row without a call that get a request for one; `all` for no limit."""
+    """Number of replies in a row without a call that the run answers with a nudge; `all` for no limit."""
 
     def __post_init__(self) -> None:
         """Check all options. Raise InputError if a value is invalid."""

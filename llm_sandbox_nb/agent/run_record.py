@@ -84,13 +84,13 @@ class RunContext:
     models: dict[str, Model] = field(default_factory=dict)
     """Models that this process knows, by name. They are needed because some models cannot be made from a name."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of `open_sandbox` for another sandbox like the run's."""
+    """Options of `open_sandbox` for a further sandbox with the options of the run's sandbox."""
     isolation_setting: str | None = None
     """Isolation in this notebook's settings. A record alone must not choose a sandbox without isolation."""
     network_setting: str | None = None
     """Network in this notebook's settings. A record alone must not choose an open network."""
     resume_display: ResumeDisplay | None = None
-    """Function that displays a resumed run."""
+    """Function that displays a resumed run. None if nothing displays the run."""
     on_fork: Callable[[Any], None] | None = None
     """Function that is called with each fork, so that a variable can refer to a fork that was requested over REST."""
     answer: str | None = None
@@ -141,7 +141,7 @@ def release_sandbox(box: Sandbox, folder: Path) -> None:
 
 
 def in_use_by_another(box: Sandbox, folder: Path) -> bool:
-    """Return True if another run than the one in `folder` uses `box`, so that its files must not be changed."""
+    """Return True if another run than the run in `folder` uses `box`, so that no files in `box` must be changed."""
     return _IN_USE_BY.get(box, folder) != folder
 
 
@@ -202,7 +202,7 @@ class RunRecord:
         Raises:
             FileNotFoundError: if no run is found, or if several runs have this part in their names.
             JournalError: if the journal is damaged before its last line.
-            InputError: if `path` is not a path.
+            InputError: if `path` is neither a text nor a path.
             NoRecordError: if the file is not a record of a run. This is a subclass of `ValueError`.
         """
         if not isinstance(path, str | os.PathLike):

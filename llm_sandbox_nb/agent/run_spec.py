@@ -111,7 +111,7 @@ class RunSpec(RunOptions):
 
 @dataclass(frozen=True)
 class SandboxOpening:
-    """Sandbox that may not be open yet. `root` is its working directory, or None if that is not known in advance."""
+    """Sandbox that may not be open yet. `root` is its working directory. None if the directory is not known yet."""
 
     sandbox: Sandbox | Awaitable[Sandbox]
     owned: bool

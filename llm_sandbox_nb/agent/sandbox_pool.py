@@ -41,8 +41,8 @@ class _Place:
 class SandboxPool:
     """Pool of sandboxes for consecutive tasks. `async with` closes the sandboxes.
 
-    A used sandbox is used for another task if `FreshState` verifies that it is in its fresh state. Otherwise, it is
-    closed.
+    After a task, the pool resets the sandbox to its fresh state. If `FreshState` finds no difference, another task can
+    use the sandbox. Otherwise, the pool closes the sandbox.
 
     Args:
         size: maximum number of tasks that have a sandbox at the same time. None stands for no limit.
@@ -140,7 +140,7 @@ class SandboxPool:
         return place
 
     async def _put_back(self, place: _Place) -> None:
-        """Reset a sandbox to its fresh state. The task's checkpoints are removed, but the task's record keeps them."""
+        """Reset a sandbox to its fresh state. Only the record of the task keeps the task's checkpoints."""
         if place.fresh is None:
             await self._close(place)
             return

@@ -282,7 +282,9 @@ class Session:
         answer = None
         try:
             if self.control.close():
-                self.recorder.emit(ev.Noted(text="The run ended before the model read what was said last."))
+                self.recorder.emit(
+                    ev.Noted(text="The run ended before the model read the newest messages to it.")
+                )
             loop.close_open_calls(interrupted=ending.reason == "interrupted")
             answer = await self._collect(ending)
         finally:  # even if a second interrupt arrives meanwhile
@@ -308,7 +310,7 @@ class Session:
         if ending.reason == "sandbox_lost":
             return None
         if not owns_files(self.box, self.recorder.folder):
-            self._skip_last_files("a rewind was cut short, so they are of no step")
+            self._skip_last_files("a rewind was interrupted, so these files belong to no step")
             return None
         answer = None
         timeout = _INTERRUPTED_COLLECT_TIMEOUT if ending.reason == "interrupted" else _COLLECT_TIMEOUT

@@ -60,7 +60,7 @@ class Submission:
         return NOTHING_SAVED.replace("{folder}", workspace.collector.output_dir)
 
     async def refusal(self) -> str:
-        """Check the result. Return a text for the model if the model may try again. Empty if the run ends."""
+        """Check the result. Return a text for the model if the model may try again. Return an empty text otherwise."""
         self.verdict = None
         if self.check is None:
             return ""

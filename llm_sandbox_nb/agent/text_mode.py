@@ -65,13 +65,15 @@ class TextForm:
     answer: str = ""
     """Word before an answer that ends the task, such as `ANSWER:`. Empty if the form has no such word."""
     answer_first: str = ""
-    """Text that is sent once if the model answers before any call was executed. If empty, such answers are accepted."""
+    """Reason why an answer before the first call is refused once. If empty, such an answer is accepted."""
     footer_from: int | None = None
-    """If more steps than this remain, the model is not told the number, except before the last turn. None if the model
-    is told every number."""
+    """Largest number of remaining steps that a message to the model states. None if every number is stated.
+
+    Before the last turn, a larger number is stated too, for example if the time is nearly up.
+    """
 
     def described(self, tools: Sequence[Mapping[str, Any]]) -> str:
-        """Return the text below the system message."""
+        """Describe the form and the tools, as text for the end of the system message."""
         other = [tool for tool in tools if tool["function"]["name"] not in TOOLS]
         parts = [self.system.replace("{tools}", _description(tools))]
         if other and self.other_tools:
@@ -133,7 +135,7 @@ def last_line(event: CallFinished) -> str:
 
 
 def result_kind(event: CallFinished) -> str:
-    """Return the key of the form's text for the result of a call."""
+    """Return the name of the field of `TextForm` that has the text for the result of a call."""
     if event.failed or event.stderr:
         return "failed"
     if event.exit_code == 0 and not event.stdout:
@@ -239,7 +241,7 @@ class TextMode:
             return dataclasses.replace(reply, text=answer, calls=(submit,)), ""
         text = reply.text
         if self.form.answer:
-            # The last block may end with a guess of the answer, written before the block was executed.
+            # The last block may end with an answer that was guessed before the block was executed. It is removed.
             text = re.sub(rf"\n{re.escape(self.form.answer)}[^\n]*(?=\n```\s*\Z)", "", text)
         text = with_python_as_bash(text) if self.form.python_blocks else text
         found = read_text_calls(text, self.tools, bash_blocks=True)
@@ -291,8 +293,9 @@ def answer_in(text: str, word: str) -> str:
 def echoed(name: str, arguments: Mapping[str, Any], outputs: Iterable[str], task: str) -> str:
     """Return the reason not to execute a call that is written as text, because the call repeats an earlier text.
 
-    The reason is empty for a call to execute. A command is repeated if an output has all its lines in order. Any other
-    call is repeated if a text has its name and values.
+    The reason is empty for a call to execute. A call is repeated if an output or the task has the tool's name and all
+    text values of the call. A command is also repeated if an output has all its lines in a row. For `submit`, only the
+    last output counts.
     """
     if ends_run(name):
         ended = any(_NAMED_END.search(output) for output in list(outputs)[-1:])

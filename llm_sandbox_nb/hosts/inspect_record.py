@@ -91,12 +91,12 @@ class SampleRecord:
         self._checkpoints.start(0)
 
     async def settle(self) -> None:
-        """Wait until the files after the last call are stored. Await this before the next call changes them."""
+        """Wait until the files after the last call are stored. Await this before the next call."""
         async with self._lock:
             await self._recorded(self._checkpoints.settle())
 
     async def executed(self, command: Sequence[str], given: Mapping[str, Any], result: CommandResult) -> None:
-        """Record a command that has ended. `given` has further arguments. An argument that is None is left out."""
+        """Record a command that has ended. `given` has further arguments by name. Those that are None are left out."""
         arguments = {"command": shlex.join(command)} | {
             name: value for name, value in given.items() if value is not None
         }
@@ -116,13 +116,13 @@ class SampleRecord:
         self._recorder.close()
 
     async def _record(self, tool: str, arguments: dict[str, Any], result: CommandResult | None) -> None:
-        """Record an ended call as a step. A lock keeps the events together, because calls may run concurrently."""
+        """Record an ended call as a step. A lock keeps its events together, because calls may run concurrently."""
         async with self._lock:
             await self._recorded(self._checkpoints.settle())
             await self._recorded(self._add_step(tool, arguments, result))
 
     async def _recorded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Await `work`, which writes to the record, unless recording has failed before."""
+        """Await `work`, which writes to the record. Do nothing if recording has failed before."""
         if self._broken:
             work.close()
             return

@@ -1,6 +1,6 @@
 """Sandboxes for Inspect AI: `inspect eval task.py --sandbox llm-sandbox-nb`, or `:docker`, `:bubblewrap`.
 
-Inspect finds this module by its entry point. A task can also set options of the sandbox:
+Inspect finds this module by an entry point of this package. A task can also set options of the sandbox:
 
     Task(..., sandbox=SandboxEnvironmentSpec("llm-sandbox-nb", SandboxConfig(isolation="docker", profile="strict")))
 """
@@ -49,7 +49,7 @@ class SandboxConfig(BaseModel):
 
 @sandboxenv(name=NAME)
 class InspectSandbox(SandboxEnvironment):
-    """Adapter from a sandbox of this package to Inspect."""
+    """Sandbox of this package in the form that Inspect uses."""
 
     def __init__(self, sandbox: Sandbox, record: SampleRecord | None = None) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class InspectSandbox(SandboxEnvironment):
     async def read_file(self, file: str, text: Literal[False]) -> bytes: ...
 
     async def read_file(self, file: str, text: bool = True) -> str | bytes:
-        """Read a file, up to Inspect's limit."""
+        """Read a file. A file that is larger than Inspect's limit raises Inspect's `OutputLimitExceededError`."""
         limits = SandboxEnvironmentLimits
         try:
             data = await self.sandbox.read_file(file, limit=limits.MAX_READ_FILE_SIZE)

@@ -146,23 +146,23 @@ def typing_mistakes(one: str, other: str) -> int:
 
 def add_runs_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for listing and removing runs to the parser of a command."""
-    parser.add_argument("--json", action="store_true", help="the list for a program")
+    parser.add_argument("--json", action="store_true", help="print the list as JSON")
     parser.add_argument("--prune", action="store_true", help="remove runs, with all their files; asks first")
     parser.add_argument(
         "--older-than",
         "--older_than",
         metavar="DAYS",
-        help="with --prune: runs whose last event is older than this",
+        help="with --prune: runs whose last event is more than DAYS days old",
     )
     parser.add_argument("--keep", metavar="N", help="with --prune: all but the newest N runs")
     parser.add_argument("--yes", action="store_true", help="with --prune: remove without asking")
 
 
 def prune_rule(arguments: argparse.Namespace) -> tuple[float | None, int | None]:
-    """Return the values of `--older-than`, in days, and `--keep`, a number of runs.
+    """Return the values of `--older-than`, in days, and of `--keep`, a number of runs. None if a flag is not given.
 
     Raises:
-        UsageError: if a value is invalid or lacks `--prune`, or `--prune` lacks both.
+        UsageError: if a value is invalid, if a flag is given without `--prune`, or if `--prune` has neither flag.
     """
     older, keep = arguments.older_than, arguments.keep
     if not arguments.prune:

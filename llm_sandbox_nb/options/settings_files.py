@@ -20,7 +20,7 @@ _OLD_USER_FILES = (".llm-in-sandbox/config.yaml", ".llm-in-sandbox.yaml")
 
 
 def user_file(environment: Mapping[str, str]) -> Path:
-    """Return the path of the user's settings: `~/.config/llm-sandbox-nb/settings.toml`."""
+    """Return the path of the user's settings file: by default `~/.config/llm-sandbox-nb/settings.toml`."""
     folder = environment.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(folder) / "llm-sandbox-nb" / "settings.toml"
 

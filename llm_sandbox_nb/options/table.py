@@ -1,8 +1,8 @@
 """Options: one table of names, kinds, help texts, defaults, environment variables and the fields that they set.
 
 The flags of `run` and `benchmark run`, the options of `%%sandbox`, the settings of `%config SandboxMagics`, the keys
-of settings files and the reference pages are made from this table. A new option needs one row
-here, and code that uses the value. The default time-out of commands is in `sandbox/contract.py`.
+of settings files and the reference pages are made from this table. A new option needs one row here, and code that uses
+the value. The default timeout of commands is in `sandbox/contract.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Convert = Callable[[Any], Any]
 
 
 class UsageError(LLMSandboxError):
-    """Raised if a command line, settings file or cell is invalid. The message is one sentence with the remedy."""
+    """Error for an invalid command line, settings file or cell. The message is one sentence with the remedy."""
 
 
 _SECONDS_PER_UNIT = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
@@ -180,7 +180,7 @@ SAME_DEFAULT = _SameDefault()
 
 @dataclass(frozen=True)
 class Option:
-    """An option. `name` has underscores; the flag may be written with dashes too."""
+    """Option of commands, cells and settings files. `name` has underscores; the flag may be written with dashes too."""
 
     name: str
     help: str
@@ -247,7 +247,7 @@ MODEL_OPTIONS = (
            metavar="TIME", sets="retries.loading_wait"),
     Option("extra_body", "further fields of each request, a JSON object", json_object, metavar="JSON", short="e",
            sets="settings.extra_body"),
-    Option("tool_calls", "how the model makes calls: native, text, or auto (native, and text where that does not work)",
+    Option("tool_calls", "form of the model's calls: native, text, or auto (text if native calls do not work)",
            OneOf("auto", "native", "text"), "auto", metavar="KIND", sets="tool_calls"),
 )  # fmt: skip
 LIMIT_OPTIONS = (
@@ -259,34 +259,34 @@ LIMIT_OPTIONS = (
            whole_number, metavar="N", sets="limits.total_tokens"),
     Option("budget", "maximum cost of the run, in US dollars", positive_number, metavar="DOLLARS", sets="limits.cost"),
     Option("time", f"maximum time of the run{TIME_FORMS}", seconds, metavar="TIME", sets="limits.time"),
-    # The number is in `sandbox/contract.py`, because `Sandbox.run` has the same default.
+    # The default is in `sandbox/contract.py`, because `Sandbox.run` has the same default.
     Option("command_timeout", f"default timeout of a command, where the model sets none{TIME_FORMS}", seconds,
            DEFAULT_COMMAND_TIMEOUT, metavar="TIME", sets="command_timeout"),
     Option("same_failures", "the run ends when the same call has failed this many times in a row; 0: never", count, 8,
            metavar="N", sets="same_failures"),
-    Option("nudges", "replies in a row without a call that get a request for one before the run ends; all: every such "
-           "reply, until a limit ends the run (default: 2, in a benchmark all)", count_or_all, metavar="N",
-           sets="nudges"),
+    Option("nudges", "number of replies in a row without a call that are answered with a request for a call; one more "
+           "such reply ends the run; all: only a limit ends the run (default: 2, in a benchmark all)", count_or_all,
+           metavar="N", sets="nudges"),
 )  # fmt: skip
 CONTEXT_OPTIONS = (
-    Option("context", "what is sent when a conversation fills three quarters of the model's context: mask (old outputs "
-           "as one line each), summary (of old steps, by the model) or full",
+    Option("context", "form of a conversation that fills three quarters of the model's context: mask (one line for an "
+           "old output), summary (the model summarizes old steps) or full",
            OneOf("mask", "summary", "full"), "mask", metavar="KIND", sets="context"),
 )  # fmt: skip
 SANDBOX_OPTIONS = (
     Option("isolation", f"{', '.join(isolation_choices())} (process isolates nothing)",
            OneOf(*isolation_choices()), "auto", (ISOLATION_VARIABLE,), "KIND", sets="isolation"),
-    # In a notebook the Jupyter server's site may choose another profile, so the setting is empty there.
+    # The site of a Jupyter server may choose another profile, so the setting of a notebook is empty by default.
     Option("profile", "standard (root inside, few capabilities) or strict (plain user, no capabilities, no network)",
            OneOf(*PROFILES), "standard", ("LLM_SANDBOX_PROFILE",), "NAME", sets="profile", notebook_default=""),
     Option("image", "container image (docker)", environment=("LLM_SANDBOX_IMAGE",), metavar="IMAGE",
            aliases=("docker_image",), short="d", sets="image"),
     Option("network", "none, allow (the hosts of --allow only), public (the internet, no private address) or open (not "
-           "safe); else the profile decides", OneOf(*NETWORKS), metavar="KIND", sets="network"),
+           "safe); by default, the profile decides", OneOf(*NETWORKS), metavar="KIND", sets="network"),
     Option("allow", "hosts that the sandbox may reach, such as pypi,github.com:443,*.example.org; may be repeated",
            texts, [], metavar="HOSTS", many=True, sets="sandbox.allow"),
-    Option("secret", "environment variable whose value is put into requests to these hosts only, outside the sandbox; "
-           "may be repeated", texts, [], metavar="NAME=HOSTS", many=True, sets="sandbox.secrets"),
+    Option("secret", "environment variable whose value is put, outside the sandbox, into requests to the named hosts "
+           "only; may be repeated", texts, [], metavar="NAME=HOSTS", many=True, sets="sandbox.secrets"),
     Option("ca_bundle", "PEM file of your site's certificate authorities", metavar="FILE", sets="sandbox.ca_bundle"),
     Option("index_url", "your site's Python package index, for pip inside", metavar="URL", sets="sandbox.index_url"),
     Option("proxy", "your site's HTTP proxy, for programs inside", metavar="URL", sets="sandbox.proxy"),
@@ -305,7 +305,7 @@ FILE_OPTIONS = (
            short="o", sets="output_dir"),
     Option("prompt_config", "YAML file with system_prompt and instance_prompt", metavar="FILE", short="p",
            sets="prompt_config"),
-    Option("prompts", "own, or original: those of llm-in-sandbox 0.2.0, read from that package (extra `original`)",
+    Option("prompts", "own, or original: prompts of llm-in-sandbox 0.2.0, read from that package (extra `original`)",
            OneOf("own", "original"), "own", metavar="WHOSE", sets="prompts"),
     Option("save_litellm_response", "also save each request and reply as a separate JSON file", yes_or_no, False,
            metavar="BOOL", switch=True, in_notebook=False),
@@ -323,10 +323,10 @@ PAUSE_OPTIONS = (
            metavar="KIND", in_notebook=False),
 )  # fmt: skip
 CHECK_OPTIONS = (
-    Option("check", "a command that checks the result after the model has submitted, where the model can neither see "
-           "nor change it: exit code 0 passes", metavar="COMMAND", sets="check"),
-    Option("check_files", "a file, or a folder's content, that only the check has: its command runs there; may be "
-           "repeated", texts, [], metavar="PATH", many=True, sets="check_files"),
+    Option("check", "command that checks the result after the model has submitted; exit code 0 passes; the model can "
+           "neither see nor change the command", metavar="COMMAND", sets="check"),
+    Option("check_files", "file, or folder with files, that only the check gets; the command of the check runs in the "
+           "folder of these files; may be repeated", texts, [], metavar="PATH", many=True, sets="check_files"),
     Option("check_tries", "how often the result is checked: after each failed check except the last, the model reads "
            "the output and continues", whole_number, 1, metavar="N", sets="check_tries"),
     Option("check_timeout", f"maximum time of a check{TIME_FORMS}", seconds, 600.0, metavar="TIME",
@@ -357,10 +357,10 @@ RUN_OPTIONS = tuple(option for group in GROUPS.values() for option in group)
 NOTEBOOK_OPTIONS = (
     Option("model_settings", "temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, timeout, extra_body",
            json_object, {}),
-    Option("use_server", "let the Jupyter server own the sandbox, if it has the extension; otherwise this kernel does",
-           yes_or_no, True),
-    Option("prepared_sandboxes", "sandboxes to start ahead while the notebook is idle, so that a cell that needs a new "
-           "one begins at once; 0: none", count, 1, environment=("LLM_SANDBOX_PREPARED",)),
+    Option("use_server", "let the Jupyter server own the sandbox, if the server has the extension; otherwise the "
+           "kernel owns the sandbox", yes_or_no, True),
+    Option("prepared_sandboxes", "number of sandboxes to start in advance while the notebook is idle, so that a cell "
+           "with a new sandbox begins at once; 0: none", count, 1, environment=("LLM_SANDBOX_PREPARED",)),
     Option("prepared_time", f"time after which a prepared sandbox that no cell has used ends{TIME_FORMS}", seconds,
            1800.0),
     Option("show", "show the live card of `await solve(...)` in a notebook", yes_or_no, True),

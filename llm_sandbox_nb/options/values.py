@@ -1,7 +1,7 @@
 """Sources of the values of options.
 
-The first source with a value wins: the option itself, `%config` (in a notebook), an environment variable, the project's
-settings file, the user's settings file, the default.
+The first source with a value wins: the flag or the option of the cell, `%config` (in a notebook), an environment
+variable, the project's settings file, the user's settings file, the default.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PROVIDER_KEYS = (
 
 @dataclass(frozen=True)
 class Value:
-    """The value of an option in the option's type, with a description of the source."""
+    """Value of an option in the option's type, with a description of its source."""
 
     value: Any
     source: str
@@ -184,11 +184,11 @@ def _provider_variable(model: str) -> str | None:
 
 
 def fields_of(values: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
-    """Return the values that set fields of `owner`, such as "limits", or without `owner` the arguments of `solve`.
+    """Return the values that set fields of `owner`, an argument of `solve` such as "limits".
 
-    The keys of the result are names of fields or arguments: see `Option.sets`. Arguments that are None are left out, so
-    that `solve` uses its default. A limit or setting that is None is kept, because None means no limit or the
-    provider's choice.
+    If `owner` is empty, return the values that are arguments of `solve`. The keys of the result are names of fields or
+    arguments: see `Option.sets`. Arguments that are None are left out, so that `solve` uses its default. A limit or
+    setting that is None is kept, because None means no limit or the provider's choice.
     """
     fields = {}
     for option in RUN_OPTIONS:
@@ -242,7 +242,7 @@ def settings_text(values: Mapping[str, Value], files: Iterable[Path], environmen
 
 
 def settings_json(values: Mapping[str, Value], files: Iterable[Path]) -> dict[str, Any]:
-    """Return the settings and their sources for a program."""
+    """Return the settings and their sources as values for JSON."""
     shown = {
         name: {"value": "(set)" if name in SECRET and value.value else value.value, "source": value.source}
         for name, value in values.items()

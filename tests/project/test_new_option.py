@@ -22,7 +22,7 @@ EDITS = {
         '           metavar="N", sets="max_output"),\n',
     ),
     "agent/run_options.py": (
-        '    """Number of replies in a row without a call that get a request for one; `all` for no limit."""\n',
+        '    """Number of replies in a row without a call that the run answers with a nudge; `all` for no limit."""\n',
         "    max_output: int | None = None\n",
     ),
     "agent/tools/execute_bash.py": (

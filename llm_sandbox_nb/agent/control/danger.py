@@ -1,6 +1,6 @@
 """Rules that find dangers of a command. They warn the person who approves the command, and are not a protection.
 
-The card has the same rules with the same words (`labextension/src/view/danger.ts`), and a test compares them. The
+The card has the same rules with the same words (`labextension/src/view/danger.ts`), and a test compares both files. The
 command is hostile input. Even if no rule matches, the command can be dangerous.
 """
 
@@ -62,7 +62,7 @@ RULES = (
     Rule(r"\b(?:shutdown|reboot|poweroff|halt)\b(?=\s|$)", "It ends the sandbox."),
     Rule(r":\(\)\s{0,5}\{[^}\n]{0,40}\}\s{0,5};\s{0,5}:", "It starts programs without end."),
 )
-"""All rules except the rule for `>`, which is dangerous only if the file exists."""
+"""All rules except the rule for `>`. Writing with `>` is dangerous only if the file exists already."""
 REDIRECTED = r"""(?:^|[^>&\d<=-])(>\|?[ \t]{0,20}(["']?)([^\s"'<>|;&()]{1,300})\2)"""
 TOO_LONG = "It is long: only its beginning was checked."
 

@@ -30,7 +30,7 @@ class Held:
     at: Place
     reason: Reason
     text: str
-    """Details of the reason for a person. May be empty."""
+    """Details of the reason, for the person who decides. May be empty."""
     tool: str
     arguments: Mapping[str, Any]
     """The proposed arguments. Empty if they cannot be parsed."""
@@ -43,7 +43,7 @@ class Held:
     hosts: tuple[str, ...] = ()
     """Hosts, as HOST:PORT, to which connections of the call were refused."""
     refusal: str = ""
-    """Observation if no person can approve the call. Empty for a call that waits for a person in any case."""
+    """Observation for the model if no person can approve the call. Empty for a call that always waits for a person."""
 
     def event(self) -> ev.CallHeld:
         return ev.CallHeld(
@@ -58,7 +58,7 @@ class Held:
 
 @dataclass
 class Decision:
-    """A person's decision. `hold` is the held call that the decision releases."""
+    """A person's decision. `hold` is the held call that the decision releases. None if it releases no call."""
 
     action: Action
     source: str
@@ -71,7 +71,7 @@ class Decision:
     hold: Held | None = None
 
     def event(self, held: Held) -> ev.CallDecided:
-        """Return the event of the decision. This does not work for `observe`, because the loop makes that event."""
+        """Return the event of the decision. For `observe`, `Conversation.replace_result` returns the event instead."""
         event = ev.CallDecided(step=held.step, call_id=held.call_id, action="run", source=self.source)
         if self.action == "edit" and self.call is not None:
             event.action, event.tool, event.arguments = "edit", self.call.name, self.arguments
@@ -110,7 +110,8 @@ def edited_call(
 ) -> tuple[str, dict[str, Any]]:
     """Return the tool and the arguments of an edited call.
 
-    The arguments are `arguments`, or by default the proposed arguments, with `changes`.
+    The arguments are `arguments` with `changes`. If `arguments` is None, `changes` are made to the proposed
+    arguments. But if `tool` is then another tool than the proposed one, the call gets only `changes`.
 
     Raises:
         ControlError: if the tool does not accept these arguments.

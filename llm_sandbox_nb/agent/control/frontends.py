@@ -52,11 +52,11 @@ _ANSWERS = {"y": "continue", "yes": "continue", "n": "deny", "no": "deny"}
 COMMANDS = ("continue", "step", "edit", "deny", "all", "observe", "say", "change", "stop", "help")
 _LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
 OnPause = str | Callable[[Any], Any]
-"""Reaction to a pause: `"stop"`, `"continue"`, or a function of the `Run` that decides or returns a debug command.
+"""Reaction to a pause: `"stop"`, `"continue"`, or a function.
 
-The function is called at each pause. A coroutine function is awaited. Any other function is called in a separate
-thread, so that it can wait for a person. If the function makes no decision, the run waits for a decision through its
-control.
+The function is called with the `Run` at each pause, and decides or returns a debug command. A coroutine function is
+awaited. Any other function is called in a separate thread, so that it can wait for a person. If the function makes no
+decision, the run waits for a decision through `Run.control`.
 """
 
 
@@ -112,7 +112,7 @@ def decide(control: RunControl, decision: dc.ControlDecision, *, source: str) ->
             control.edit_call(fields.pop("arguments"), fields.pop("changes") or {}, **fields, source=source)
         case dc.SkipDecision():
             control.deny(decision.text, call_id=decision.call_id, source=source)
-        case _:  # each other action is the name of a method, and its fields are the arguments of the method
+        case _:  # every other action is the name of a method, whose arguments are the fields of the decision
             getattr(control, decision.action)(**fields, source=source)
 
 
@@ -120,7 +120,7 @@ def decide(control: RunControl, decision: dc.ControlDecision, *, source: str) ->
 
 
 def execute_debug_command(control: RunControl, line: str, *, source: str) -> str:
-    """Execute the decision in a line. Return a problem or the help as text for the person. Empty after success."""
+    """Execute the decision in a line. Return the help or an error message. Return an empty text after success."""
     command, rest = _split(line)
     if command == "help":
         return HELP
@@ -204,9 +204,9 @@ def _pairs(rest: str, example: str) -> dict[str, str]:
     try:
         pairs = [word.partition("=") for word in shlex.split(rest)]
     except ValueError as error:
-        raise ControlError(f"This cannot be read ({error}): check its quotes.") from error
+        raise ControlError(f"This command cannot be read ({error}): check its quotes.") from error
     if not pairs or not all(name.isidentifier() and equals for name, equals, _ in pairs):
-        raise ControlError(f"Write it as NAME=VALUE with quotes around blanks, such as: {example}")
+        raise ControlError(f"Write arguments as NAME=VALUE with quotes around blanks, such as: {example}")
     return {name: value for name, _, value in pairs}
 
 
@@ -300,7 +300,7 @@ def checked_on_pause(on_pause: OnPause | None) -> OnPause | None:
 
 
 def refusing_handler(run: ControlledRun) -> Callable[[], Awaitable[None]]:
-    """Return an `on_pause` function that refuses calls that need an approval, for a run that nobody watches."""
+    """Return the function that a run without a person awaits at each pause. It refuses calls that need an approval."""
 
     async def refuse() -> None:
         run.control.refuse()

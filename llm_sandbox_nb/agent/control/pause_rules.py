@@ -1,4 +1,4 @@
-"""Rules for automatic pauses: breakpoints on calls or results, functions, and calls that a person must approve.
+"""Rules for automatic pauses: breakpoints, functions that request a pause, and calls that a person must approve.
 
 Breakpoints look like Python, but Python does not execute them. An expression is parsed once, checked against a short
 list of allowed parts, and evaluated by this module. So a model's text can only make an expression true or false.
@@ -45,7 +45,7 @@ class PauseRulesError(LLMSandboxError, ValueError):
 
 @dataclass(frozen=True)
 class Moment:
-    """Argument of `break_when` functions, which describes a call.
+    """Description of a call for breakpoints and for `break_when` functions.
 
     If `at` is `call`, the call is proposed. If `at` is `observation`, the call was executed and has its result.
     """
@@ -79,7 +79,7 @@ class Moment:
 
 
 Predicate = Callable[[Moment], Any]
-"""Function that returns a true value for a pause. A function that is not a coroutine function is called in a thread."""
+"""Function that returns a true value if the run should pause. Unless it is a coroutine function, a thread calls it."""
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge,
@@ -113,7 +113,7 @@ def _parsed(text: str) -> ast.expr:
     if not text:
         raise BreakpointError("The breakpoint is empty: write an expression such as \"tool == 'submit'\".")
     if len(text) > _MAX_LENGTH:
-        raise BreakpointError(f"The breakpoint is too long: it may have {_MAX_LENGTH} characters.")
+        raise BreakpointError(f"The breakpoint is too long: it may have at most {_MAX_LENGTH} characters.")
     try:
         tree = ast.parse(text, mode="eval").body
         parts = list(ast.walk(tree))
@@ -267,7 +267,7 @@ class PauseRules:
 
 
 async def _call_predicate(predicate: Predicate, moment: Moment) -> str:
-    """Return the reason for a pause, or an empty text. A failure of the function is a reason, so no call is missed."""
+    """Return the reason for a pause, or an empty text. If the function fails, its failure is a reason for a pause."""
     name = getattr(predicate, "__name__", "the function")
     try:
         if inspect.iscoroutinefunction(predicate):

@@ -17,7 +17,7 @@ its state:
 
 A stop and a rewind interrupt the run at any point. The time limit excludes pauses.
 
-The state has two parts. The first part is the mode, which the person sets. `PauseRules` hold calls in each mode.
+The state has two parts. The first part is the mode, which the person sets. In every mode, `PauseRules` can hold calls.
 
     mode         decision that leads here     where the run pauses
     running      resume                       nowhere
@@ -136,7 +136,7 @@ class RunControl:
         self._waiting: Held | None = None
         """The held call. None if no call is held, or if a decision about the held call was made."""
         self._hold: tuple[Held, asyncio.Future[Decision], Release] | None = None
-        """The held call, until its decision is applied."""
+        """The held call, the future of its decision, and the function that applies it. None if no call is held."""
         self._emit: Emit = _nowhere
         self._changer: Changer | None = None
         self._running = asyncio.Event()
@@ -281,7 +281,10 @@ class RunControl:
         return self._over or self._loop is not None
 
     def _decide(self, decision: Decision | Callable[[Held], Decision], call_id: str | None = None) -> None:
-        """Pass a decision to the run's event loop. A further decision about the same held call is refused."""
+        """Pass a decision to the run's event loop. A further decision about the same held call is refused.
+
+        `decision` can be a function that makes the decision from the held call. If no call is held, it is refused.
+        """
         with self._lock:
             if self._over:
                 raise ControlError(_RUN_OVER)
@@ -380,7 +383,7 @@ class RunControl:
         return not self._running.is_set()
 
     async def settled(self) -> None:
-        """Wait until decisions that were made during the last event have taken effect."""
+        """Wait for one turn of the event loop, in which decisions that wait in this loop take effect."""
         await asyncio.sleep(0)
 
     async def wait_while_paused(self) -> float:

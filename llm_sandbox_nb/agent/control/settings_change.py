@@ -23,7 +23,7 @@ _T = TypeVar("_T", RunLimits, ModelSettings)
 
 @dataclass(frozen=True)
 class Change:
-    """Checked changes to a run. None and empty values change nothing."""
+    """Checked changes to a run. None and empty values change nothing, but empty `breakpoints` remove all of them."""
 
     model: Model | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class Changer:
 
 
 def unknown_model(name: str) -> Model:
-    """Raise ControlError. This function serves runs that cannot make a model from a name."""
+    """Raise ControlError. This function is the `make_model` of runs that cannot make a model from a name."""
     raise ControlError(
         f"This run cannot change to the model {name[:80]}: stop it, and resume with that model."
     )

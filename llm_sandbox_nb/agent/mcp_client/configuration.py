@@ -1,4 +1,4 @@
-"""Configuration of MCP servers, from files such as `.mcp.json`, Harbor's tables, and names or commands."""
+"""Configuration of MCP servers, from files such as `.mcp.json`, from Harbor's tables, and from names or commands."""
 
 from __future__ import annotations
 

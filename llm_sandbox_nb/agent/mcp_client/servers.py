@@ -35,7 +35,7 @@ _MAX_NOTES = 20
 
 
 class McpServer:
-    """A server of a run, which starts when a call needs the server, and starts again after an end.
+    """MCP server of a run. The server starts when it is needed, and starts again if it has ended.
 
     If the server does not list its tools in time, the list is requested again in the background. Calls fail at once
     until the server answers.
@@ -73,7 +73,7 @@ class McpServer:
             raise McpServerError("does not answer; its tools work again when it does")
 
     async def _ask_until_it_answers(self) -> None:
-        """Request the list of tools until the server answers or ends. The next call reports an error."""
+        """Request the list of tools until the server answers or fails. The next call reports such a failure."""
         while True:
             try:
                 await self._list()

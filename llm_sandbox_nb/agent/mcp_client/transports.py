@@ -311,7 +311,9 @@ class WebService:
             ) as response:
                 await self._read(message, response)
         except ModelError as error:
-            raise McpServerError("compresses its answers, which were asked for as they are") from error
+            raise McpServerError(
+                "compresses its answers, although the requests refuse compression"
+            ) from error
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise McpServerError(f"cannot be reached ({type(error).__name__}): check its address") from error
 
@@ -326,13 +328,13 @@ class WebService:
                 if answered:
                     return
         if response.status_code == 404 and self._headers.pop("Mcp-Session-Id", ""):
-            self._end("has ended the session")  # the next call begins another
+            self._end("has ended the session")  # the next call begins a new session
         elif response.status_code in (401, 403):
             raise McpServerError(
                 f"refuses access (HTTP {response.status_code}): put a valid token into `headers`"
             )
         elif response.status_code >= 300:
-            # A server that knows only newer versions may answer `initialize` with an error status.
+            # A server that knows only newer versions of MCP may answer `initialize` with an error status.
             async for text in _whole(response):
                 answered = self._receive(text) or answered
             if not answered:

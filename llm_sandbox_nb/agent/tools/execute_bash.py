@@ -68,7 +68,7 @@ to go on running in the background, with its output sent to a file.
 
 
 class BashInNewShell(ExecuteBash):
-    """The tool `execute_bash` for records of the paper's package, which executes each command in a new shell."""
+    """Tool `execute_bash` that executes each command in a new shell, as in the records of the paper's package."""
 
     description = ExecuteBash.description.replace(
         "* The shell lasts from call to call: directory, variables, functions and activated environments stay.",
@@ -100,8 +100,8 @@ TAIL_LINES = 40
 HEAD_CHARACTERS = 8_000
 TAIL_CHARACTERS = 8_000
 _PIECE_BYTES = 128 * 1024
-"""Number of bytes that are read from each end of a long stream. They are more than are shown, but few enough to clean
-fast."""
+"""Number of bytes at each end of a long stream that are cleaned. The model reads fewer bytes. More bytes would take
+longer to clean."""
 
 # ECMA-48 defines control sequences, strings (OSC, DCS, PM, APC, SOS) up to their terminator, and short escapes.
 _ESCAPES = re.compile(
@@ -205,7 +205,10 @@ def needs_cut(data: bytes) -> bool:
 
 
 def describe(result: CommandResult, stdout_file: str | None = None, stderr_file: str | None = None) -> str:
-    """Return the observation for a finished command. The files have the complete streams, if the streams are cut."""
+    """Return the observation for a finished command.
+
+    `stdout_file` and `stderr_file` are the paths of files with the complete streams. None if no such file was saved.
+    """
     parts = [_ending(result)]
     if result.notice:
         parts.append(f"[{result.notice}]")

@@ -81,7 +81,7 @@ def described_output(data: Mapping[str, Any]) -> str:
 
 
 class KeepingTool(Tool):
-    """Wrapper of a tool that stores the newest outcome in each sandbox. The caller's answer needs this outcome."""
+    """Wrapper of a tool that keeps its newest outcome in each sandbox. The answer to the agent is made from it."""
 
     def __init__(self, tool: Tool) -> None:
         self._tool = tool

@@ -141,7 +141,7 @@ class RecordedTool(Tool):
         return dict(self._properties)
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Check like `Tool.check`, but without types. The function checks types after the run was resumed."""
+        """Check like `Tool.check`, but ignore types. A resumed run has the function, and so checks the types."""
         known = {name: arguments[name] for name in self._properties if name in arguments}
         check_required(self.name, self.required, known, arguments)
         return known

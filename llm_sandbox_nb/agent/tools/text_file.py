@@ -66,8 +66,8 @@ class TextFile:
 def decode_text(data: bytes) -> TextFile:
     """Decode the bytes of a file.
 
-    The encoding is the one of a byte order mark, UTF-8, or a guess. A guess is used only if encoding the text returns
-    the same bytes.
+    The encoding is that of a byte order mark, or else UTF-8, or else a guess. A guess is used only if encoding the text
+    returns the same bytes. Otherwise, the text is UTF-8, and `errors` keeps the other bytes.
 
     Raises:
         NotTextError: if the file is binary.
@@ -132,7 +132,9 @@ def occurrences(text: str, part: str, limit: int = 1000) -> list[int]:
 
 
 def replace_once(file: TextFile, old: str, new: str) -> tuple[TextFile | None, list[int]]:
-    """Replace the only occurrence of `old`. Return the new file, or None if there is not exactly one, and all places.
+    """Replace the only occurrence of `old`. Return the new file, and the places of all occurrences.
+
+    If there is no occurrence or more than one, the new file is None.
 
     In a file whose lines all end with CR LF, an LF in `old` and `new` stands for CR LF. In a file with mixed line ends,
     `old` is searched unchanged first, and then with CR LF.
@@ -160,7 +162,7 @@ def replace_all(file: TextFile, old: str, new: str) -> tuple[TextFile, int]:
 def insert_after(file: TextFile, line: int, new: str) -> TextFile:
     """Insert `new` as complete lines after line number `line`, with the file's line ends. 0 inserts at the beginning.
 
-    If the file does not end with a line end, lines that are inserted at its end do not end with one either.
+    If the file does not end with a line end, no line end is added after lines that are inserted at its end.
     """
     end = "\r\n" if file.crlf else "\n"
     new = to_crlf(new) if file.crlf else new

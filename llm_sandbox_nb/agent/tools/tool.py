@@ -87,14 +87,14 @@ class Tool(ABC):
 
     @abstractmethod
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
-        """Execute a call. `arguments` were checked before.
+        """Execute a call. `arguments` are the arguments that `check` has returned.
 
         Raises:
             SandboxLostError: if the sandbox died.
         """
 
     async def approval(self) -> Approval | None:
-        """Return the reason why the next call needs an approval with any pause rules. None if there is no reason."""
+        """Return the reason why the next call needs an approval whatever the pause rules are. None without a reason."""
         return None
 
     def parameters(self, options: RunOptions) -> dict[str, Any]:

@@ -201,7 +201,7 @@ def test_a_function_is_in_no_record_and_a_loaded_run_says_so(tmp_path: Path) -> 
     ("options", "said"),
     [
         ({"check": " "}, "check is a command"),
-        ({"check": 7}, "check is a command or a function of the run, not 7"),
+        ({"check": 7}, "check is a command or a function that gets the run, not 7"),
         ({"check_files": "tests"}, "check_files are the files of a check"),
         ({"check": "true", "check_files": "no-such-file"}, "no-such-file"),
         ({"check": "true", "check_tries": 0}, "check_tries is a whole number of at least one, not 0"),

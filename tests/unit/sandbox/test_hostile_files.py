@@ -102,7 +102,7 @@ def test_what_lies_too_deep_is_named(tmp_path):
     assert {f"{inner}f", "f"} <= files
     assert f"{inner}d/f" not in files
     assert [one.reason for one in events if isinstance(one, ev.ArtifactSkipped)] == [
-        f"What is in {inner}d was not taken: more than 32 folders deep.",
+        f"The content of {inner}d was not taken: more than 32 folders deep.",
         f"{inner}d/f was not taken: it lies more than 32 folders deep.",
     ]
 
