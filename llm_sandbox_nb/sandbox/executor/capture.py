@@ -17,10 +17,11 @@ MAX_SPILL_BYTES = 256 * 1024 * 1024
 
 
 class Capture:
-    """The output of one command. Of a stream, the first half of `limit` is sent at once, and the last half at the end.
+    """The output of one command. At most `limit` bytes of each stream are sent.
 
-    When a stream exceeds the limit, all output of both streams is also written to the file `spill`, in the order of its
-    arrival, up to `MAX_SPILL_BYTES`.
+    The first half of these bytes is sent at once, and the last half at the end of the command. When a stream has more
+    bytes, all output of both streams is also written to the file `spill`, in the order of its arrival, up to
+    `MAX_SPILL_BYTES`.
     """
 
     def __init__(self, send: Callable[[int, bytes], None], limit: int, spill: bytes) -> None:
@@ -37,7 +38,7 @@ class Capture:
         self.log: list[bytes] | None = []
 
     def feed(self, stream: int, data: bytes) -> None:
-        """Add output. Send the bytes in the first half of the limit, hold back the rest, and keep all for the file."""
+        """Add output of a stream. Send half of `limit` bytes. Hold back later bytes. Keep all output for the file."""
         self.total[stream] += len(data)
         self._keep(data, self.total[stream] > self.limit)
         head = data[: self.room[stream]]

@@ -180,7 +180,7 @@ class ChangeTracker:
                             continue
                         try:
                             found[entry.path] = file_signature(entry.stat(follow_symlinks=False))
-                        except FileNotFoundError:  # it was renamed or removed meanwhile
+                        except FileNotFoundError:  # the file was renamed or removed meanwhile
                             continue
                         if len(found) >= MAX_WATCHED_FILES:
                             self.incomplete = "Only %d files are watched." % MAX_WATCHED_FILES

@@ -393,8 +393,8 @@ class ChildRequest(Request):
 class ExecRequest(ChildRequest):
     """A program separate from the shell. A supervisor adopts the program's orphans, so that all can be killed.
 
-    The supervisor lives as long as any orphan. So orphans never become children of the executor, which would mistake
-    them for orphans of the shell's command.
+    The supervisor lives until the last orphan has ended. So orphans never become children of the executor, which would
+    mistake them for orphans of the shell's command.
     """
 
     notice = ""
@@ -463,7 +463,7 @@ class ExecRequest(ChildRequest):
 
 
 class FileRequest(ChildRequest):
-    """A file operation in a child. The child can be killed even if the file system hangs."""
+    """A file operation in a child, because a child can be killed even if the filesystem hangs."""
 
     def prepare(self) -> None:
         self.operation = find_operation(self.params["op"])

@@ -111,7 +111,7 @@ GRACE_DIVISOR = 16
 CEILING_FACTOR = 4
 """Multiple of a limit. A count in the state `normal` may stop there, because the commands are then ended anyway."""
 MAX_PATH_BYTES = 3000  # below PATH_MAX; deeper folders are opened relative to an open folder
-MAX_DEEP_FOLDERS = 256  # each keeps a descriptor open
+MAX_DEEP_FOLDERS = 256  # a maximum for these deeper folders, because each keeps a descriptor open
 BLOCK_BYTES = 512  # unit of st_blocks
 
 
@@ -123,7 +123,7 @@ class DiskWatch:
         self.shell = shell
         self.epoch = epoch
         self.places: list[bytes] = []
-        """Paths, one on each filesystem."""
+        """Paths: a single path on each filesystem that is measured."""
         self.limits = NONE
         self.end_commands_above = NONE
         self.end_sandbox_above = NONE

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BEGUN, ENDED = b"begun", b"ended"
 BACKLOG = 1024  # connections that may wait to be accepted
 WAIT_SECONDS, BUSY_WAIT_SECONDS = 2.0, 30.0
-"""Seconds that a connection waits for a request of the host. The second number holds while others are served."""
+"""Seconds that a connection waits for a request of the host: usually, and while other connections are served."""
 
 
 class DoorListener:

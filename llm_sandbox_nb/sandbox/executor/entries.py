@@ -125,7 +125,7 @@ def apply_metadata(target: Any, row: list[Any], info: os.stat_result, folder: in
 
 
 def set_xattrs(target: Any, wanted: dict[str, str] | None) -> None:
-    """Set exactly these extended attributes, if the filesystem supports extended attributes."""
+    """Set the extended attributes `wanted`, and remove all others, if the filesystem supports extended attributes."""
     try:
         there = os.listxattr(target)
     except OSError:

@@ -124,7 +124,7 @@ class FilesystemScan:
         self.stopped = ""
 
     def is_known(self, digest: str) -> bool:
-        """Return True if the host has this content from a file of the previous scan that was not as in the image."""
+        """Return True if the host has this content already, because the previous scan has reported a file with it."""
         return digest in self.digests
 
     # -------------------------------------------------------------------------------------------- walking
@@ -485,7 +485,7 @@ class ContentReader:
             os.close(fd)
 
     def piece(self, fd: int, offset: int, size: int) -> tuple[int, int, str] | None:
-        """Read one piece, and send new content to the host. Return offset, length and digest, or None without data."""
+        """Read one piece, and send new content to the host. Return offset, length and digest; None without data."""
         if self.buffer is None:
             self.buffer = memoryview(bytearray(CHUNK_SIZE))
         got = 0

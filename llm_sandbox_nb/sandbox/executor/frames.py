@@ -25,7 +25,7 @@ REQUEST, DATA, END, STDOUT, STDERR, GAP, RESPONSE, CANCEL, HELLO, PING, PONG, AC
 PIPE_READ = 256 * 1024
 F_SETPIPE_SZ = 1031
 PIPE_BYTES = 1024 * 1024  # the default maximum for ordinary users
-HOST_PIPE_BYTES = 256 * 1024  # four frames, for content in bulk
+HOST_PIPE_BYTES = 256 * 1024  # four full frames; used if much content is sent
 PAUSE_ABOVE_BYTES = 1024 * 1024  # if more bytes wait for the host, commands' output is not read
 RESUME_BELOW_BYTES = 256 * 1024
 MAX_WRITTEN_PARTS = 64  # in one system call: the headers and payloads of 32 frames, together at most 2 MiB

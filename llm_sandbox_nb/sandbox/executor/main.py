@@ -83,7 +83,7 @@ class Executor(HostPipe):
         self.set_up_process()
         self.shell = Shell(self)
         self.watcher = ChangeWatcher(self)
-        if "executor.name_server" in sys.modules:  # `close_network` has imported it
+        if "executor.name_server" in sys.modules:  # true after `close_network`
             from .name_server import NameServer
 
             NameServer(self)

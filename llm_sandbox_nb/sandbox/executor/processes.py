@@ -26,7 +26,7 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 # Commands have a niceness of 5 more than the executor at its start. So the executor can end even hundreds of commands
 # that never sleep.
 COMMANDS_NICENESS = min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)
-MAX_PROC_BYTES = 4 * 1024 * 1024  # read of a file of /proc; enough for the memory map of a process with 40,000 mappings
+MAX_PROC_BYTES = 4 * 1024 * 1024  # limit for one file of /proc; a memory map with 40,000 mappings has so many
 CROWD_ENTRIES = 200  # names in /proc, of which about 140 are processes
 CROWD_RUNNING = (
     100  # processes of the machine that want to run; the executor gets about 1% of the time among them
@@ -289,7 +289,7 @@ def exec_program(argv: list[bytes], env: Any, fds: dict[int, int], cwd: bytes | 
         except OSError:
             os.chdir("/")
     prctl(PR_SET_DUMPABLE, 1)
-    if os.getpriority(os.PRIO_PROCESS, 0) < COMMANDS_NICENESS:  # a command may have made the executor nicer
+    if os.getpriority(os.PRIO_PROCESS, 0) < COMMANDS_NICENESS:  # else a command has raised it
         os.setpriority(os.PRIO_PROCESS, 0, COMMANDS_NICENESS)
     try:
         with open("/proc/self/oom_score_adj", "w") as file:

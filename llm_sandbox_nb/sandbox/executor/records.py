@@ -139,7 +139,7 @@ class RecordReader:
         return kind, self.take(size)
 
     def has_arrived(self, kind: int) -> bool:
-        """Read records ahead for `ARRIVAL_SECONDS`. Return True as soon as one of this kind has arrived."""
+        """Read records ahead for `ARRIVAL_SECONDS`. Return True as soon as a record of this kind is read."""
         end = time.monotonic() + ARRIVAL_SECONDS
         while not self.ahead or self.ahead[-1][0] != kind:
             left = max(0.0, end - time.monotonic())

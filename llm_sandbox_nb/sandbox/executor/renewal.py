@@ -69,7 +69,7 @@ class RenewalRequest(ChildRequest):
 
 
 def describe(known: set[int], disk: tuple[int, int]) -> dict[str, str]:
-    """Return texts, by name, that describe all state except files that a used sandbox can have changed.
+    """Return texts, by name, that describe all state that commands can change, except files.
 
     `known` has the pids of the executor's processes. `disk` is the usage above which the sandbox ends. Long texts are
     replaced by a hash with a secret key, so that programs inside cannot choose a text with the same hash.

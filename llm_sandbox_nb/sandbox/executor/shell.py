@@ -305,7 +305,7 @@ class Shell:
         else:
             how = "ended with exit code %d" % os.WEXITSTATUS(status)
         folder = bytes_to_text(self.executor.cwd)
-        return "The shell %s; a new one was started in %s, without its variables and functions." % (
+        return "The shell %s; a new one was started in %s, without the old variables and functions." % (
             how,
             folder,
         )

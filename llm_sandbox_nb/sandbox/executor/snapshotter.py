@@ -103,7 +103,7 @@ def look_of(info: os.stat_result) -> Look:
 
 
 def remove_path(path: bytes) -> list[list[str]]:
-    """Remove an entry and all its content. If that fails, return the path with the reason."""
+    """Remove an entry and all its content. Return an empty list, or the path with the reason of a failure."""
     try:
         folder = os.open(os.path.dirname(path), OPEN_FOLDER)
         try:

@@ -65,7 +65,7 @@ class SandboxHistory:
         self.head: str | None = None
         """Id of the checkpoint to which the sandbox's files were equal at the last scan."""
         self.last_scan: str | None = None
-        """Id of the last scan, since which the executor can report the changes. None if it must report all files."""
+        """Id of the last scan. The executor can report the changes since this scan. None if no scan is known."""
         self.entries: dict[str, Entry] = {}
         """All entries at the last scan. The dictionary is never modified; a scan with differences makes a new one."""
         self.stored: tuple[str, dict[str, Entry]] | None = None

@@ -207,7 +207,7 @@ def _kept_path(data: bytes) -> str:
 
 
 def writable_index(folder: Path) -> Index:
-    """Open the index in `folder` for writing. First, replace it by a fresh database with the same rows.
+    """Open the index in `folder` for writing. First, replace the index by a fresh database with the same rows.
 
     If the folder has no index, the fresh database is empty.
 

@@ -66,7 +66,7 @@ class _InvalidRowError(LLMSandboxError):
 
 
 def open_source(folder: Path) -> sqlite3.Connection:
-    """Return a connection to the index in `folder`, which is used only to notice changes by another process.
+    """Open the index in `folder`. Use the connection only to notice changes by another process.
 
     Raises:
         HistoryError: if the file is not the index of a history.
@@ -295,7 +295,7 @@ class _Copy:
         proper = (
             is_number(number, 1, _MAX_NUMBER)
             and _is_id(id)
-            and (parent is None or parent in self._checkpoints)  # so a parent is older, never itself
+            and (parent is None or parent in self._checkpoints)  # a parent is always an older checkpoint
             and all(isinstance(number, float) and math.isfinite(number) for number in (time, duration))
             and all(is_number(count, 0, _MAX_NUMBER) for count in (files, size))
             and isinstance(incomplete, str)

@@ -103,7 +103,7 @@ class PackFolder:
             os.unlink(name, dir_fd=self._descriptor)
 
     def remove_all_but(self, known: Collection[str]) -> None:
-        """Remove packs whose names are not in `known`. A process that was killed while it changed packs left them."""
+        """Remove packs whose names are not in `known`. A process that was killed has left such packs."""
         with os.scandir(self._descriptor) as entries:
             names = [entry.name for entry in entries]
         for name in names:
@@ -242,7 +242,7 @@ class PackWriter:
 
 
 class PackReader:
-    """Reader of pieces, which checks them against their digests. Up to 16 files stay open."""
+    """Reader of pieces, which checks each piece (see `written`). Up to 16 pack files stay open."""
 
     def __init__(self, folder: PackFolder) -> None:
         self._folder = folder

@@ -272,9 +272,9 @@ def _plan_deletes(plan: Plan, current: Mapping[str, Entry], target: Mapping[str,
 
 
 def _changed_groups(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> dict[str, str]:
-    """Return the first path, in `target`, of each file with several names (hard links) of which a name has changed.
+    """Return the first path in `target` of each file with several names (hard links), if one of its paths differs.
 
-    The keys are the values of `Entry.group`. These files will be made again with all their names.
+    The keys are the values of `Entry.group`. Such files will be made again with all their names.
     """
     members: dict[str, list[str]] = defaultdict(list)
     for path, entry in target.items():

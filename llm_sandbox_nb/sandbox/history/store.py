@@ -257,7 +257,7 @@ class HistoryStore:
 
         Raises:
             HistoryError: if the parent is missing.
-            HistoryNotWrittenError: if this machine's disk is full; nothing was stored.
+            HistoryNotWrittenError: if this machine's disk is full. In this case, nothing was stored.
         """
         with self._mutex:
             try:
