@@ -67,7 +67,8 @@ in_force: dict[str, Any] = {}
 def close_network(order: dict[str, Any]) -> None:
     """Close the addresses that the module's docstring lists. The caller must be root and have CAP_NET_ADMIN.
 
-    If the kernel accepts no filter, the network stays open, and `reachable` shows this later.
+    If the kernel accepts no filter, the network stays open, and `reachable` shows this later. Outside of the network
+    `public`, name servers that the sandbox's own name server cannot replace stay open too.
 
     Args:
         order: a dictionary with five fields. `public` is True to leave only the internet open. `hosts` is a list of
