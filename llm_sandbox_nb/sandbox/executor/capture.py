@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-MAX_SPILL_BYTES = 256 * 1024 * 1024  # a limit, because a command that prints for ever would fill the disk
+MAX_SPILL_BYTES = 256 * 1024 * 1024
+"""Maximum bytes of the file with a command's complete output, because endless output would fill the disk."""
 
 
 class Capture:
-    """The output of one command. The first half of the limit is sent at once, and the last half is sent at the end.
+    """The output of one command. At most `limit` bytes of each stream are sent.
 
-    Above the limit, all output of both streams is also written to a file in the order of its arrival, up to
+    The first half of these bytes is sent at once, and the last half at the end of the command. When a stream has more
+    bytes, all output of both streams is also written to the file `spill`, in the order of its arrival, up to
     `MAX_SPILL_BYTES`.
     """
 
@@ -36,7 +38,7 @@ class Capture:
         self.log: list[bytes] | None = []
 
     def feed(self, stream: int, data: bytes) -> None:
-        """Add output. Send the first half of the limit, hold back the rest, and keep everything for the file."""
+        """Add output of a stream. Send half of `limit` bytes. Hold back later bytes. Keep all output for the file."""
         self.total[stream] += len(data)
         self._keep(data, self.total[stream] > self.limit)
         head = data[: self.room[stream]]

@@ -1,4 +1,4 @@
-"""The change watcher, which is a child that remembers the files of the working directory and reports changes."""
+"""The change watcher: a child process that remembers the files of the working directory, and reports their changes."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class ChangeWatcher(ServiceProcess):
         request, self.current = self.current, None
         if request:
             outcome["incomplete"] = (self.forgotten + " " + outcome.get("incomplete", "")).strip()
-            if self.pid:  # without a child, the changes before the next child's first look are lost too
+            if self.pid:  # without a child, further changes are lost, so the notice stays
                 self.forgotten = ""
             request.respond(outcome)
         self.next()
@@ -166,7 +166,7 @@ class ChangeTracker:
         self.report_size = 0
 
     def scan(self) -> dict[bytes, tuple[int, ...]]:
-        """Return the signature of every file and link below the root, up to the limits."""
+        """Return the signature of each file and link below the root, by path. Stop after too many files or seconds."""
         found: dict[bytes, tuple[int, ...]] = {}
         deadline = time.monotonic() + MAX_SCAN_SECONDS
         todo = [self.root]
@@ -180,7 +180,7 @@ class ChangeTracker:
                             continue
                         try:
                             found[entry.path] = file_signature(entry.stat(follow_symlinks=False))
-                        except FileNotFoundError:  # it was renamed or removed meanwhile
+                        except FileNotFoundError:  # the file was renamed or removed meanwhile
                             continue
                         if len(found) >= MAX_WATCHED_FILES:
                             self.incomplete = "Only %d files are watched." % MAX_WATCHED_FILES
@@ -263,7 +263,7 @@ def in_base64(data: bytes | None) -> str | None:
 
 
 def track_changes(root: bytes) -> None:
-    """Serve in the child. A byte on fd 0 requests the changes. A line on fd 3 ends each report."""
+    """Serve in the child. A byte on fd 0 requests the changes. A line on fd 3 ends the first look, and each report."""
     tracker = ChangeTracker(root)
     tracker.start()
     while True:

@@ -1,4 +1,4 @@
-"""Forked children. Most serve one request. Services serve all requests of a kind."""
+"""Forked child processes. Most of them serve one request. A service serves all requests of one kind."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def fork_with_pipes(
 def enter_child(fds: dict[int, int], child: Callable[[], None], handed: bool = False) -> None:
     """Set up this child process, and call `child`.
 
-    Close all descriptors except `fds` (0 to 3) and, with `handed`, `HANDED`. The kernel will kill the child when the
-    executor ends.
+    Descriptor n of the child becomes a copy of `fds[n]` (n is 0 to 3). With `handed`, the descriptor `HANDED` stays
+    open. All other descriptors are closed. The kernel will kill the child when the executor ends.
     """
     take_descriptors(fds)
     os.closerange(4, HANDED)
@@ -78,9 +78,9 @@ def enter_child(fds: dict[int, int], child: Callable[[], None], handed: bool = F
 
 
 def supervise(become_program: Callable[[], None]) -> None:
-    """Run a program in a grandchild, write the program's exit code to fd 3, and return.
+    """Call `become_program` in a new process. When its program ends, write the program's exit code to fd 3, and return.
 
-    This child adopts the program's orphans, so that all of them are found and killed when the request ends.
+    This process adopts the program's orphans, so that all of them are found and killed when the request ends.
     """
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
@@ -107,7 +107,7 @@ def program_environment(added: dict[str, str]) -> dict[bytes, bytes]:
 
 
 def find_operation(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return the function of a file operation. Import, and so compile, its module only at the first use."""
+    """Return the function of a file operation. Import the function's module only now, because importing takes time."""
     if name == "describe":
         from .snapshotter import describe
 
@@ -160,7 +160,7 @@ class ServiceProcess:
         raise NotImplementedError
 
     def died(self) -> None:
-        """Handle the end of a child that was killed, so that its memory is lost."""
+        """Handle the end of a child that was killed. Everything that the child has remembered is lost."""
         raise NotImplementedError
 
     def read_data(self) -> None:
@@ -242,7 +242,7 @@ class ChildRequest(Request):
         self.pump()
 
     def prepare(self) -> None:
-        """Check the parameters before the fork."""
+        """Prepare the request in the executor, before the fork."""
 
     def child(self) -> None:
         """Serve the request in the child, with fd 0 to 2. Write the outcome to fd 3, and exit."""
@@ -257,7 +257,7 @@ class ChildRequest(Request):
             self.pump()
 
     def take_head(self, data: bytes) -> None:
-        """Read large arguments, which are the first bytes of the body."""
+        """Collect large arguments, which are the first bytes of the body. Launch the child when they are complete."""
         self.body.append(memoryview(data))
         self.acknowledge(len(data))
         joined = b"".join(self.body)
@@ -330,7 +330,7 @@ class ChildRequest(Request):
         self.read_result()
 
     def read_result(self) -> bool:
-        """Read a part of the child's outcome. Return True at the end."""
+        """Read a part of the child's outcome. Return True at the end of the pipe."""
         try:
             data = os.read(self.result_r, PIPE_READ)
         except BlockingIOError:
@@ -393,8 +393,8 @@ class ChildRequest(Request):
 class ExecRequest(ChildRequest):
     """A program separate from the shell. A supervisor adopts the program's orphans, so that all can be killed.
 
-    The supervisor lives as long as any orphan. So orphans never become children of the executor, which would mistake
-    them for orphans of the shell's command.
+    The supervisor lives until the last orphan has ended. So orphans never become children of the executor, which would
+    mistake them for orphans of the shell's command.
     """
 
     notice = ""
@@ -406,7 +406,7 @@ class ExecRequest(ChildRequest):
         self.capture = Capture(self.send, limit, self.executor.spill_path(self.number))
 
     def end_with(self, text: str) -> bool:
-        """End the program because a limit was exceeded. Return False if the program is not running."""
+        """End the program because a limit was exceeded; report the notice `text`. Return False if no program runs."""
         if not self.pid or self.reason:
             return False
         self.notice = text
@@ -463,7 +463,7 @@ class ExecRequest(ChildRequest):
 
 
 class FileRequest(ChildRequest):
-    """A file operation in a child. The child can be killed even if the file system hangs."""
+    """A file operation in a child, because a child can be killed even if the filesystem hangs."""
 
     def prepare(self) -> None:
         self.operation = find_operation(self.params["op"])

@@ -3,21 +3,21 @@
 To count files is slow, so there are two steps:
 
 - `tick` reads the usage of the filesystems, several times a second. Other programs of the machine use the filesystems
-  too, so this only shows that the sandbox may have exceeded a limit. Other programs that delete files can even hide
-  growth. So every change of the usage is taken for growth, and a count is also due after some time: after 1.5 s near a
-  limit, and after 30 s far from it. While no process of the sandbox runs, no count starts.
+  too, so the usage only shows that the sandbox may have exceeded a limit. If other programs delete files, they even
+  hide growth of the sandbox. So every change of the usage is taken for growth, and a count is also due after some time:
+  after 1.5 s near a limit, and after 30 s far from all limits. While no process of the sandbox runs, no count starts.
 - `count` makes a child count the sandbox's files: files that are younger than the sandbox, and deleted files that are
   still open.
 
-The result of each count decides (`apply_count`):
+The usage that a count finds decides about the next state (`apply_count`). A state sets two bounds for later counts:
 
-    state       entered by a count          commands end above     the sandbox ends above
-    normal      within the limits           the limits             never
-    settling    above the first bound       count + 1/16 limit     as before
-    exceeded    above the limits, settling  count + 1/16 limit     count + limit
+    next state  if the count is                   commands end above         the sandbox ends above
+    normal      within the limits                 the limits                 never
+    settling    above the bound of the commands   count + 1/16 of the limit  as before
+    exceeded    above the limits, after settling  count + 1/16 of the limit  count + the limit
 
-In the state `settling`, commands were just ended. Only the next count, which has no ceiling, shows how much they have
-written. In the state `exceeded`, further commands may remove files. If they write instead, they are ended again
+In the state `settling`, commands were just ended. Only the next count, which never stops early, shows how much they
+have written. In the state `exceeded`, further commands may remove files. If they write instead, they are ended again
 (`settling`). If the files grow by another full limit, the sandbox ends.
 """
 
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
         used: DiskUsage
         """Usage of the filesystems by all programs of the machine."""
         movement: DiskUsage
-        """Sum of all earlier increases and decreases of `used`."""
+        """Sum of the sizes of all earlier changes of `used`. Decreases count like increases."""
         cpu_seconds: float
-        """Processor time of the sandbox's living processes."""
+        """Processor seconds that the sandbox's living processes have used."""
         threads: frozenset[tuple[str, bytes]]
         """Threads of these processes, with their run times. The set stays equal while no thread runs."""
 
@@ -73,9 +73,9 @@ if TYPE_CHECKING:
         ended_at: float
         """Monotonic time at which the count ended."""
         children_seconds: float
-        """Processor time, at the end of the count, of children that had ended."""
+        """Processor seconds of all children that had ended before the end of the count."""
         cost: float
-        """Processor time that the count took."""
+        """Processor seconds that the count took."""
 else:  # `typing` is slow to import
     _DiskUsage = named_tuple("_DiskUsage", "size files")
     Observation = named_tuple("Observation", "used movement cpu_seconds threads")
@@ -101,17 +101,17 @@ NONE = DiskUsage(0, 0)
 ACTIVE_TICK_SECONDS, IDLE_TICK_SECONDS = 0.2, 1.0
 """Seconds between two ticks while a request is served, and while none is served."""
 CPU_SHARE, COMMANDS_CPU_SHARE = 1 / 20, 1 / 4
-"""Shares that limit the processor time of counts: of the elapsed time, plus of the commands' processor time."""
+"""Shares of the elapsed time, and of the commands' processor time. Counts may use the sum of both as processor time."""
 MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = 1.5, 30.0
-"""Seconds until a count is due while the usage of the filesystems stays equal, near a limit and far from all limits."""
+"""Seconds until a count is due even if the filesystems' usage stays equal: near a limit, and far from all limits."""
 MAX_HIDDEN_GROWTH = DiskUsage(100_000_000, 5_000)
 """Assumed maximum of the growth per second, in bytes and files, that other programs hide when they delete files."""
 GRACE_DIVISOR = 16
-"""Divisor of a limit. In the state `exceeded`, commands that add more than this share of the limit are ended again."""
+"""Divisor of a limit. In the state `exceeded`, commands that add more than 1/16 of a limit are ended again."""
 CEILING_FACTOR = 4
-"""Multiple of a limit at which the first count may stop, because the commands are then ended anyway."""
+"""Multiple of a limit. A count in the state `normal` may stop there, because the commands are then ended anyway."""
 MAX_PATH_BYTES = 3000  # below PATH_MAX; deeper folders are opened relative to an open folder
-MAX_DEEP_FOLDERS = 256  # each keeps a descriptor open
+MAX_DEEP_FOLDERS = 256  # a maximum for these deeper folders, because each keeps a descriptor open
 BLOCK_BYTES = 512  # unit of st_blocks
 
 
@@ -123,7 +123,7 @@ class DiskWatch:
         self.shell = shell
         self.epoch = epoch
         self.places: list[bytes] = []
-        """Paths, one on each filesystem."""
+        """Paths: a single path on each filesystem that is measured."""
         self.limits = NONE
         self.end_commands_above = NONE
         self.end_sandbox_above = NONE
@@ -175,7 +175,11 @@ class DiskWatch:
             self.count(Observation(used, self.movement, cpu_seconds, threads))
 
     def max_interval(self) -> float:
-        """Return the seconds until a count is due while the usage stays equal. No limit can be exceeded earlier."""
+        """Return the seconds until a count is due even if the usage of the filesystems stays equal.
+
+        In this time, a growth of `MAX_HIDDEN_GROWTH` per second would reach a limit. But the result is never below
+        `MIN_INTERVAL_SECONDS`, and never above `MAX_INTERVAL_SECONDS`.
+        """
         left, counted = self.end_commands_above, self.last.usage
         seconds = []
         if left.size:
@@ -188,8 +192,8 @@ class DiskWatch:
         """Count in a child, or in this process if commands have killed two children in a row.
 
         If hundreds of processes fork, the executor's own fork would be slow. Then this process counts, but only if the
-        filesystems have grown by more than the sandbox may. If the fork fails twice in a row, because no further
-        processes are allowed, all growth of the filesystems is attributed to the sandbox.
+        growth of the filesystems could exceed a limit. If the fork fails right after another failed count, because no
+        further processes are allowed, all growth of the filesystems is attributed to the sandbox.
         """
         crowd = Crowd.is_here()
         if crowd and not self.upper_bound().exceeds(self.end_commands_above):
@@ -220,7 +224,7 @@ class DiskWatch:
 
     @property
     def ceiling(self) -> DiskUsage:
-        """The usage at which a count may stop, because more usage would not change the decision."""
+        """Usage at which a count may stop, because more usage would not change the decision. `NONE`: never stop."""
         if self.settling:
             return NONE
         if any(self.end_sandbox_above):
@@ -249,7 +253,7 @@ class DiskWatch:
         self.apply_count(DiskUsage(size, files), start, cost)
 
     def apply_count(self, usage: DiskUsage, start: Observation, cost: float = 0.0) -> None:
-        """Enter the next state in the table of this module. Above a bound, end the commands or the sandbox."""
+        """Enter the next state, as in the table of this module. Above a bound, end the commands or the sandbox."""
         self.failed_counts = 0
         self.last = Count(usage, start, time.monotonic(), ended_children_seconds(), cost)
         settled, self.settling = self.settling, False
@@ -263,7 +267,7 @@ class DiskWatch:
                 sys.stderr.write("its files kept growing beyond its limit\n")
                 sys.stderr.flush()
                 self.executor.leave()
-            # Without this cost, the next count, which counts the whole usage, starts at once.
+            # With a cost of 0, the next count can start at once. That count measures the whole usage.
             self.last = self.last._replace(cost=0.0)
             self.end_commands_above = self.bound_above(usage, GRACE_DIVISOR)
             self.settling = True
@@ -290,7 +294,7 @@ class DiskWatch:
         )
 
     def end_commands(self, text: str) -> None:
-        """End all processes of commands. The running command gets the notice `text`, or the next one if none runs."""
+        """End all processes of commands. A running command reports the notice `text`, or else the next command."""
         reported = False
         for request in list(self.executor.requests.values()):
             if isinstance(request, (ShellCommand, ExecRequest, TerminalRequest)) and not request.done:
@@ -302,7 +306,10 @@ class DiskWatch:
 
 
 def filesystems(folder: str) -> Iterator[tuple[bytes, bool]]:
-    """Yield a path on each writable filesystem, and True for a filesystem in memory that only the sandbox uses."""
+    """Yield a path on each writable filesystem, and True for a filesystem in memory, which only the sandbox uses.
+
+    If `folder` is not an empty text, yield only this folder.
+    """
     if folder:
         yield os.fsencode(folder), False
         return
@@ -324,7 +331,7 @@ def filesystem_usage(places: list[bytes]) -> DiskUsage:
 
 
 def ended_children_seconds() -> float:
-    """Return the processor time of all ended children, including descendants that they have waited for."""
+    """Return the processor seconds of all ended children, and of the descendants that these have waited for."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return ended.ru_utime + ended.ru_stime
 
@@ -345,7 +352,10 @@ def process_activity() -> tuple[float, frozenset[tuple[str, bytes]]]:
 
 
 def describe_disk(limits: DiskUsage, folder: str) -> dict[str, Any]:
-    """Return the limits, and the total size of the filesystems, which is the limit with a quota or in memory."""
+    """Return the limits, and the bytes of all filesystems on disk (or of those in memory, if there are no others).
+
+    If the disk has a quota, or all files are in memory, these bytes are the real limit.
+    """
     totals: dict[bool, dict[int, int]] = {True: {}, False: {}}
     for path, in_memory in filesystems(folder):
         try:
@@ -364,8 +374,8 @@ def count_own_files(folder: str, epoch: Epoch, ceiling: DiskUsage, executor_pid:
     """Return the usage by the sandbox's files. The count may stop at the ceiling.
 
     Args:
-        folder: folder of which all files are counted. If it is empty, count files that commands can write and that are
-            younger than the sandbox.
+        folder: path of a folder of which all files are counted. If the path is an empty text, count the files on all
+            writable filesystems that are younger than the sandbox.
         epoch: start time of the sandbox.
         ceiling: usage above which the count stops.
         executor_pid: pid of the executor. Its descendants are the sandbox's processes.
@@ -384,14 +394,14 @@ def count_own_files(folder: str, epoch: Epoch, ceiling: DiskUsage, executor_pid:
 
 
 class FileCounter:
-    """Counter of the sandbox's files, which are the files whose ctime in nanoseconds is at least `since`."""
+    """Counter of the sandbox's files, whose ctime in nanoseconds is at least `since`. `walk` stops above `ceiling`."""
 
     def __init__(self, since: int, ceiling: DiskUsage) -> None:
         self.since = since
         self.ceiling = ceiling
         self.size = self.files = 0
         self.inodes: set[tuple[int, int]] = set()
-        """Device and inode of counted files with several names."""
+        """Device and inode of each counted file that has several names or no name."""
         self.memory_devices: set[int] = set()
         self.deep_folders = 0
 
@@ -419,9 +429,10 @@ class FileCounter:
         self.files += 1
 
     def walk(self, top: bytes, skip: set[bytes], folders_since: int) -> None:
-        """Add everything below `top`, except in folders with a ctime before `folders_since`, in which nothing is new.
+        """Add everything below `top`. Do not enter the folders `skip`.
 
-        An entry of the stack has an open folder, a path relative to this folder, and the whole path, which may be cut.
+        Folders with a ctime before `folders_since` are not entered either, because they contain nothing new. An item of
+        the list `todo` has an open folder, a path relative to this folder, and the whole path, which may be cut off.
         """
         todo = [(os.open("/", os.O_PATH | os.O_CLOEXEC), top, top)]
         while todo and not self.usage.exceeds(self.ceiling):
@@ -477,7 +488,7 @@ class FileCounter:
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the names in a folder of /proc. Empty if the folder's process or thread has ended."""
+    """Return the names in a folder of /proc. The list is empty if the folder's process or thread has ended."""
     try:
         return os.listdir(folder)
     except OSError:

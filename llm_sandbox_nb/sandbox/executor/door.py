@@ -1,10 +1,10 @@
-"""The door, which is the only way out of a sandbox with an allow-list: a listening socket on the loopback interface.
+"""The door: a listening socket on the loopback interface, and the only way out of a sandbox with an allow-list.
 
-The host forwards its connections. Each request `connection` of the host gets one connection. The body of the request
-consists of records as in `stream_request`. A further kind of record, `d`, has the number of bytes that follow for the
-program inside. STDOUT frames have bytes from the program. STDERR frames have `begun` when a program has connected, and
-`ended` when the program will send no further bytes. A connection that gets no request is closed after a few seconds.
-If possible, the host accepts connections itself; see `HandOutRequest`.
+Programs inside connect to the door, and the host forwards these connections. Each request `connection` of the host
+serves one connection. The body of the request consists of records as in `stream_request`. A further kind of record,
+`d`, has the number of bytes that follow for the program. STDOUT frames have bytes from the program. A STDERR frame says
+`begun` when a program has connected, and `ended` when the program will send no further bytes. A connection that gets no
+request is closed after a few seconds. If possible, the host accepts connections itself; see `HandOutRequest`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from .event_loop import EventLoop, Timer
 
 BEGUN, ENDED = b"begun", b"ended"
-BACKLOG = 1024  # programs that connect at the same time
+BACKLOG = 1024  # connections that may wait to be accepted
 WAIT_SECONDS, BUSY_WAIT_SECONDS = 2.0, 30.0
-"""Seconds that a connection waits for a request of the host. The second number holds while connections are served."""
+"""Seconds that a connection waits for a request of the host: usually, and while other connections are served."""
 
 
 class DoorListener:
@@ -68,7 +68,7 @@ class DoorListener:
             with_host.sendmsg([b"d"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
         finally:
             with_host.detach()
-        # Closed in this process, so that connections are refused at once when the host is gone.
+        # The socket is closed in this process, so that connections are refused at once when the host is gone.
         self.executor.unwatch(self.listener.fileno())
         self.listener.close()
         self.listener = None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     Record = tuple[Signature, int, Any, Any, Any]
     """Tuple of signature, base, detail, link and xattrs. README.md describes these fields."""
     Memory = dict[bytes, Record]
+    """Records of all entries that a scan has found, by path."""
 
 CTIME_INDEX = 5  # in a `Signature`
 UNKNOWN_CTIME = -1  # makes the next scan read the content again
@@ -38,7 +39,7 @@ def signature(info: os.stat_result) -> Signature:
 
 
 def row_of(path: bytes, record: Record) -> list[Any]:
-    """Return the entry in the form that is reported to the host."""
+    """Return the row of an entry, which is the array that is reported to the host."""
     (mode, uid, gid, size, mtime, *_), base, detail, link, xattrs = record
     kind = KINDS[stat.S_IFMT(mode)]
     return [bytes_to_text(path), kind, base, stat.S_IMODE(mode), uid, gid, mtime, size, detail, link, xattrs]
@@ -50,7 +51,10 @@ def same_row(first: Record, second: Record) -> bool:
 
 
 def xattrs_of(path: bytes) -> dict[str, str] | None:
-    """Return extended attributes, including access lists, in base64. Return None if there are none."""
+    """Return the extended attributes of an entry, including access control lists, with values in base64.
+
+    Return None if the entry has no attributes, or if they cannot be read.
+    """
     try:
         names = os.listxattr(path, follow_symlinks=False)
         if not names:
@@ -69,7 +73,10 @@ def xattrs_of(path: bytes) -> dict[str, str] | None:
 
 
 def is_mounted(folder: int, name: bytes, there: os.stat_result | None) -> bool:
-    """Return True if a file is mounted on this name, so that the name cannot be replaced."""
+    """Return True if a file is mounted on `name`, so that the name cannot be replaced.
+
+    `there` is the result of `status_of` for this name.
+    """
     if there is None or not stat.S_ISREG(there.st_mode) or there.st_nlink > 1:
         return False
     if there.st_dev == os.fstat(folder).st_dev:
@@ -82,7 +89,11 @@ def is_mounted(folder: int, name: bytes, there: os.stat_result | None) -> bool:
 
 
 def open_existing(folder: int, name: bytes, there: os.stat_result | None) -> int:
-    """Open a file for writing, even if its owner has made it read-only."""
+    """Open a file for writing, even if its owner has made it read-only.
+
+    Raises:
+        OSError: if `there`, the result of `status_of`, shows that the name is not that of a regular file.
+    """
     if there is None or not stat.S_ISREG(there.st_mode):
         raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), name)
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -94,7 +105,10 @@ def open_existing(folder: int, name: bytes, there: os.stat_result | None) -> int
 
 
 def apply_metadata(target: Any, row: list[Any], info: os.stat_result, folder: int | None = None) -> None:
-    """Set owner, mode, attributes and times of `target`: an open file, a path, or a name in `folder`."""
+    """Set owner, mode, attributes and times of `target` to those of `row`. `info` is the present status of `target`.
+
+    `target` is an open file, a path, or a name in `folder`.
+    """
     kind, mode, uid, gid, mtime, xattrs = row[1], row[3], row[4], row[5], row[6], row[10]
     extra: dict[str, Any] = {} if folder is None else {"dir_fd": folder}
     if folder is not None and kind == "l":
@@ -111,7 +125,7 @@ def apply_metadata(target: Any, row: list[Any], info: os.stat_result, folder: in
 
 
 def set_xattrs(target: Any, wanted: dict[str, str] | None) -> None:
-    """Set exactly these extended attributes, if the filesystem supports extended attributes."""
+    """Set the extended attributes `wanted`, and remove all others, if the filesystem supports extended attributes."""
     try:
         there = os.listxattr(target)
     except OSError:

@@ -27,7 +27,7 @@ class Timer:
 
 
 class EventLoop:
-    """Loop over descriptors and timers, which calls the function of each."""
+    """Loop that waits for events of descriptors and for timers, and calls the function of each."""
 
     def __init__(self) -> None:
         self.poll = select.epoll()
@@ -68,7 +68,7 @@ class EventLoop:
         return timer
 
     def run_timers(self) -> float:
-        """Call all due actions. Return the seconds until the next action is due.
+        """Call all due actions. Return the seconds until the next action is due, or 0 after a call.
 
         If the actions are late because of a crowd of processes, stop the crowd meanwhile. Otherwise a single action
         could take many seconds.

@@ -22,7 +22,7 @@ KINDS = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "li
 
 
 def fail(number: int, path: bytes) -> OSError:
-    """Return an OSError that names its path."""
+    """Return an OSError with an error number, its usual message, and a path."""
     return OSError(number, os.strerror(number), path)
 
 
@@ -86,8 +86,9 @@ def body_complete(params: dict[str, Any], fd: int) -> bool:
 def write(params: dict[str, Any]) -> dict[str, Any]:
     """Write the body into a file, completely or not at all.
 
-    Write a new file with the old mode and owner in the same folder, and rename it to the target. But overwrite the
-    target in place if it has other names (hard links), if it is a mount, or if the folder does not allow new files.
+    Write a new file in the same folder, with the mode and owner of the old file, and rename the new file to the target.
+    But overwrite the target in place if it has other names (hard links), if it is a mount, or if the folder does not
+    allow new files.
     """
     path = text_to_bytes(params["path"])
     if path.endswith(b"/"):
@@ -155,7 +156,7 @@ def move(beside: bytes, target: bytes, fd: int, exclusive: bool) -> None:
     try:
         os.rename(beside, target)
     except OSError as error:
-        if error.errno != errno.EBUSY:  # a mounted file, such as /etc/hosts in a container
+        if error.errno != errno.EBUSY:  # a mounted file, such as /etc/hosts in a container, is busy
             raise
         os.lseek(fd, 0, os.SEEK_SET)
         copy_over(fd, target)
@@ -211,7 +212,7 @@ def list_files(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def walk(path: bytes, depth: int) -> Iterator[bytes]:
-    """Yield the paths below a directory, sorted within each folder. Do not enter folders that cannot be read."""
+    """Yield the paths below a directory, `depth` levels deep, sorted within each folder. Skip unreadable folders."""
     try:
         with os.scandir(path) as found:
             entries = sorted(found, key=lambda entry: entry.name)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .folder_watches import FolderWatches
     from .mounts import Epoch, Mount
 
-# Default limits on the child's memory and on the time of a scan. The host may send other limits.
+# Default limits on the memory of the history child, and on the time of a scan. The host may send other limits.
 MAX_ENTRIES = 150_000
 MAX_FILE_BYTES = 2 * 1024**3
 MAX_CONTENT_BYTES = 4 * 1024**3
@@ -40,7 +40,7 @@ class StopScanError(Exception):
 
 
 class ScanLimits:
-    """Limits of a scan."""
+    """Limits of a scan. The host gives these limits in a request; README.md describes their names."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.entries = int(given.get("entries", MAX_ENTRIES))
@@ -50,7 +50,7 @@ class ScanLimits:
 
 
 class KnownDigests:
-    """Counts of the digests in a memory. They are made when first needed, and updated together with the memory."""
+    """Counts of all digests in a memory, made when first needed. `replace` updates the counts for the next memory."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -124,7 +124,7 @@ class FilesystemScan:
         self.stopped = ""
 
     def is_known(self, digest: str) -> bool:
-        """Return True if the host has this content from a file of the previous scan that was not as in the image."""
+        """Return True if the host has this content already, because the previous scan has reported a file with it."""
         return digest in self.digests
 
     # -------------------------------------------------------------------------------------------- walking
@@ -145,7 +145,7 @@ class FilesystemScan:
         """Examine only these paths, and the mounts themselves. All other entries are as in the previous scan.
 
         Raises:
-            WalkNeeded: if other paths may differ too. Nothing was reported.
+            WalkNeeded: if other paths may differ too. In this case, nothing was reported.
         """
         epoch.check_clock()
         self.since, self.walking = epoch.start - epoch.back, False
@@ -174,7 +174,7 @@ class FilesystemScan:
         return folder is not None and stat.S_ISDIR(folder[0][0]) and not folder[1]
 
     def status(self, path: bytes) -> os.stat_result | None:
-        """Return the status of a path that may have changed. None if a scan would not report an entry at this path.
+        """Return the status of a path that may have changed. Return None if a scan would report no entry at this path.
 
         Raises:
             WalkNeeded: if other paths may have changed together with this path.
@@ -213,7 +213,10 @@ class FilesystemScan:
                 self.unlisted.add(path)
 
     def children(self, path: bytes, info: os.stat_result, waiting: int) -> list[tuple[bytes, os.stat_result]]:
-        """Return the entries of a folder in the order of the directory. Empty if there are more than the limit."""
+        """Return paths and statuses of the entries of a folder, unsorted. The list is empty if they exceed the limit.
+
+        `waiting` is the number of entries that the walk has found but not noted yet.
+        """
         room = self.limits.entries - len(self.new) - waiting
         self.open_up(path, info)
         if self.watches:
@@ -269,7 +272,11 @@ class FilesystemScan:
     # ------------------------------------------------------------------------------------------- an entry
 
     def entry(self, path: bytes, info: os.stat_result, since: tuple[int, int]) -> bool:
-        """Note an entry. Return True for a folder whose content must be scanned. `Epoch.since` describes `since`."""
+        """Note an entry. Return True for a folder whose content must be scanned. `Epoch.since` describes `since`.
+
+        Raises:
+            StopScanError: if the time is over, or there are too many entries.
+        """
         if time.monotonic() > self.limits.deadline:
             raise StopScanError("Left out, as the scan took too long")
         if self.walking and len(self.new) >= self.limits.entries:
@@ -308,7 +315,10 @@ class FilesystemScan:
         return record
 
     def moved(self, sign: Signature) -> Record | None:
-        """Return the record of a file whose folder was renamed."""
+        """Return the record that the previous scan made of this file under another path.
+
+        A folder above the file was renamed in that case. To rename the file itself would change its ctime.
+        """
         if self.by_inode is None:
             self.by_inode = {
                 record[0][CTIME_INDEX:]: record for record in self.old.values() if record[2] and not record[1]
@@ -316,7 +326,7 @@ class FilesystemScan:
         return self.by_inode.get(sign[CTIME_INDEX:])
 
     def examine(self, path: bytes, info: os.stat_result) -> Record:
-        """Read everything about an entry."""
+        """Return a new record of an entry. Read its content, its target or its device number, and its attributes."""
         detail: Any = None
         unsure = False
         if stat.S_ISREG(info.st_mode) and self.content:
@@ -331,7 +341,10 @@ class FilesystemScan:
         return sign, 0, detail, None, xattrs_of(path)
 
     def read(self, path: bytes, info: os.stat_result) -> tuple[Any, os.stat_result, bool]:
-        """Return content and status of a file, and True if the next scan must read the file again."""
+        """Return the pieces of a file, the status of the file, and True if the next scan must read the file again.
+
+        The pieces are None if the content was not kept.
+        """
         started = time.time_ns()
         try:
             found, info, stable = self.reader.read(path, info)
@@ -398,7 +411,7 @@ class FilesystemScan:
             self.note_group(sorted(group, key=lambda member: member[0]))
 
     def note_group(self, group: list[tuple[bytes, os.stat_result]]) -> None:
-        """Note one file with several names."""
+        """Note all names of one file. `group` has the names with their statuses, sorted by name."""
         first, info = group[0]
         known = next(
             (record for path, info in group for record in [self.remembered(path, info)] if record), None
@@ -445,7 +458,7 @@ class ContentReader:
         self.left = limit
         self.sent: set[str] = set()
         self.buffer: memoryview | None = (
-            None  # shared by all pieces, because allocating memory is slower than reading into it
+            None  # shared by all pieces, because to allocate memory for a piece takes longer than to read the piece
         )
 
     def read(self, path: bytes, info: os.stat_result) -> tuple[list[Any], os.stat_result, bool]:
@@ -472,7 +485,7 @@ class ContentReader:
             os.close(fd)
 
     def piece(self, fd: int, offset: int, size: int) -> tuple[int, int, str] | None:
-        """Read one piece, and send new content to the host."""
+        """Read one piece, and send new content to the host. Return offset, length and digest; None without data."""
         if self.buffer is None:
             self.buffer = memoryview(bytearray(CHUNK_SIZE))
         got = 0

@@ -1,11 +1,13 @@
-"""Packet filter that closes parts of the network around a sandbox. The first program installs and later tests this
-filter.
+"""Packet filter that closes parts of the network around a container.
 
-These addresses are always closed: the sandbox's own network (the host at its gateway, the neighbours), the host at
-other bridges, metadata services of clouds, and name servers that know the neighbours. The network `public` also closes
-the host's other addresses, and all addresses outside the internet. Routes would not suffice, because a socket that is
-bound to an interface bypasses them. The filter is in the sandbox's network namespace. It is sent to the kernel as
-nftables messages, so that a program such as `nft` is not needed inside.
+Process 1 of the container installs the filter before it begins to serve as executor, and tests the filter later.
+
+The filter always closes these addresses: the container's own network (the host at the gateway, and the neighbours,
+which are other sandboxes), the host at other bridges, metadata services of clouds, and name servers that know the names
+of neighbours. In the network `public`, the filter also closes the host's other addresses, and all addresses outside the
+internet. Routes would not suffice, because a socket that is bound to an interface bypasses them. The filter is in the
+container's network namespace. Process 1 sends the filter to the kernel as nftables messages, so that a program such as
+`nft` is not needed inside.
 """
 
 from __future__ import annotations
@@ -36,9 +38,10 @@ INTERNET_IPV6 = "2000::/3"
 PRIVATE_PROBES = ("10.0.0.1", "100.64.0.1", "172.16.0.1", "192.168.0.1", "198.18.0.1",
          "fc00::1", "64:ff9b::a00:1", "2002:a00:1::1")  # fmt: skip
 NEIGHBOUR_DISCOVERY = (133, 135, 136, 143)
-"""Types of ICMPv6 messages that the kernel sends. Programs inside cannot send such messages."""
+"""Types of ICMPv6 messages with which the kernel finds routers and other machines. Programs inside cannot send them."""
 DNS = 53
 MARK = 0x4C534E42
+"""Mark of packets that the filter lets pass everywhere: questions from the sandbox's own name server."""
 TABLE, CHAIN = b"llm_sandbox\0", b"output\0"
 INET, NETLINK_NETFILTER, NFTABLES, BATCH_BEGIN, BATCH_END = 1, 12, 10, 16, 17
 NEW_TABLE, NEW_CHAIN, NEW_RULE = 0, 3, 6
@@ -55,18 +58,23 @@ REFUSALS = (
     errno.EADDRNOTAVAIL,
     errno.EAFNOSUPPORT,
 )
-"""Errors that sending a refused packet causes. The last two occur if there is no IPv6."""
+"""Errors of an attempt to send a packet that the filter refuses. The last two occur if there is no IPv6."""
 
 in_force: dict[str, Any] = {}
-"""Argument with which `close_network` was called in this process."""
+"""Argument with which `close_network` was called in this process. Empty if `close_network` was not called."""
 
 
 def close_network(order: dict[str, Any]) -> None:
-    """Close the addresses that the module's docstring lists. This needs root with CAP_NET_ADMIN.
+    """Close the addresses that the module's docstring lists. The caller must be root and have CAP_NET_ADMIN.
 
-    A failure leaves the network open. `order` has five fields. `public` is True to leave only the internet open.
-    `hosts` has addresses of the host that are closed too, and `complete` is True if this list is complete. `resolvers`
-    has the name servers to ask, if they are known. `open` has pairs of address and port that stay open.
+    If the kernel accepts no filter, the network stays open, and `reachable` shows this later. Outside of the network
+    `public`, name servers that the sandbox's own name server cannot replace stay open too.
+
+    Args:
+        order: a dictionary with five fields. `public` is True to leave only the internet open. `hosts` is a list of
+            addresses of the host, which are closed too. `complete` is True if `hosts` has all addresses of the host.
+            `resolvers` is a list of the name servers to ask; it is empty if they are unknown. `open` is a list of pairs
+            of an address and a TCP port that stay open.
     """
     nets = [*own_networks()]
     in_force.update(order)
@@ -91,10 +99,17 @@ def close_network(order: dict[str, Any]) -> None:
 def rules(
     nets: list[str], names: list[str], order: dict[str, Any], forwards: bool, refuse: bytes
 ) -> Iterator[list[bytes]]:
-    """Yield the rules in the order of their evaluation. Each rule is a list of expressions.
+    """Yield the rules of the filter. For each packet, the first rule that matches the packet decides.
 
-    `forwards` is True if the engine's name server runs inside this namespace. This server must reach other servers,
-    even at closed addresses.
+    A rule is a list of expressions. A packet that no rule matches is let through.
+
+    Args:
+        nets: networks of the container, as ADDRESS/BITS.
+        names: addresses of name servers that are closed.
+        order: argument of `close_network`.
+        forwards: True if the engine's name server runs inside this namespace. Its questions are let through to all name
+            servers outside of `nets`, even to those of the host and of clouds.
+        refuse: expression that ends the rules for closed addresses: `reject` or `drop`.
     """
     yield [*meta(META_MARK, struct.pack("=I", MARK)), accept]
     for name in names:
@@ -118,12 +133,15 @@ def rules(
 
 
 def knows_neighbours(server: str, nets: Iterable[str]) -> bool:
-    """Return True for a name server of the engine, which is on loopback or on the sandbox's own networks."""
+    """Return True if the name server `server` may know the names of neighbours, because the engine runs the server.
+
+    Servers of the engine are on loopback or in `nets`, the container's own networks.
+    """
     return server.startswith("127.") or any(holds(net, server) for net in nets)
 
 
 def is_closed(address: str, nets: Iterable[str]) -> bool:
-    """Return True if `public` closes a numeric address. `nets` are the sandbox's own networks."""
+    """Return True if the network `public` closes a numeric address. `nets` are the container's own networks."""
     closed = [*nets, *in_force["hosts"], *METADATA, *LOCAL_ONLY, *NOT_PUBLIC]
     return (":" in address and not holds(INTERNET_IPV6, address)) or any(
         holds(net, address) for net in closed
@@ -134,7 +152,7 @@ def is_closed(address: str, nets: Iterable[str]) -> bool:
 
 
 def own_networks() -> Iterator[str]:
-    """Yield the networks of this namespace, as ADDRESS/BITS."""
+    """Yield the networks to which this namespace is connected, as ADDRESS/BITS."""
     for fields in table("/proc/net/route"):
         if fields[1:3] != ["00000000", "00000000"] and fields[2] == "00000000" and fields[0] != "lo":
             address = struct.pack("<I", int(fields[1], 16))
@@ -145,14 +163,17 @@ def own_networks() -> Iterator[str]:
 
 
 def gateways() -> Iterator[str]:
-    """Yield the addresses of the default routes."""
+    """Yield the IPv4 addresses of the gateways."""
     for fields in table("/proc/net/route"):
         if fields[1] == "00000000" and fields[2] != "00000000":
             yield socket.inet_ntop(socket.AF_INET, struct.pack("<I", int(fields[2], 16)))
 
 
 def table(path: str, skip: int = 1) -> list[list[str]]:
-    """Return the lines of a table of /proc, split into fields. Empty if the table does not exist."""
+    """Return the lines of a table of /proc without the first `skip` lines, split into fields.
+
+    The list is empty if the table does not exist.
+    """
     try:
         with open(path) as file:
             return [line.split() for line in file][skip:]
@@ -161,7 +182,7 @@ def table(path: str, skip: int = 1) -> list[list[str]]:
 
 
 def parsed(net: str) -> tuple[int, bytes, bytes]:
-    """Return version, address and mask of ADDRESS or ADDRESS/BITS."""
+    """Return the IP version, the first address, and the mask of `net`, which is an ADDRESS or ADDRESS/BITS."""
     address, _, bits = net.partition("/")
     version = 6 if ":" in address else 4
     packed = socket.inet_pton(FAMILIES[version], address)
@@ -191,7 +212,7 @@ def attribute(kind: int, content: bytes) -> bytes:
 
 
 def nested(kind: int, *attributes: bytes) -> bytes:
-    """Return an attribute that contains attributes."""
+    """Return an attribute that contains other attributes."""
     return attribute(kind | NESTED, b"".join(attributes))
 
 
@@ -206,12 +227,15 @@ def expression(name: bytes, *attributes: bytes) -> bytes:
 
 
 def verdict(code: int) -> bytes:
-    """Return the expression that decides about the packet."""
+    """Return the expression that accepts a packet (`code` 1) or drops a packet (`code` 0)."""
     return expression(b"immediate", number(1, 0), nested(2, nested(2, number(1, code))))
 
 
 def compare(value: bytes, how: int = EQUAL) -> bytes:
-    """Return an expression that ends the rule unless the register is `value`, or differs from it with `DIFFERENT`."""
+    """Return an expression that compares `value` with the register, which the expression before must have loaded.
+
+    If the result is not `how` (`EQUAL` or `DIFFERENT`), the rule does not match.
+    """
     return expression(b"cmp", number(1, 1), number(2, how), nested(3, attribute(1, value)))
 
 
@@ -221,7 +245,10 @@ def meta(key: int, value: bytes) -> list[bytes]:
 
 
 def payload(base: int, offset: int, size: int) -> bytes:
-    """Return an expression that loads bytes of a packet header into the register."""
+    """Return an expression that loads `size` bytes of a packet header into the register.
+
+    `base` is 1 for the IP header, and 2 for the header after it (TCP, UDP, ICMP).
+    """
     return expression(b"payload", number(1, 1), number(2, base), number(3, offset), number(4, size))
 
 
@@ -245,7 +272,7 @@ def to_port(protocol: bytes, port: int) -> list[bytes]:
 
 accept, drop = verdict(1), verdict(0)
 reject = expression(b"reject", number(1, 2), attribute(2, b"\x03"))
-"""Expression that answers as administratively prohibited, so that programs fail at once instead of waiting."""
+"""Expression that refuses a packet with the answer "administratively prohibited", so that programs fail at once."""
 
 
 def install(all_rules: Iterable[list[bytes]]) -> None:
@@ -276,21 +303,22 @@ def install(all_rules: Iterable[list[bytes]]) -> None:
 
 
 def message(kind: int, sequence: int, content: bytes, subsystem: int = 0) -> bytes:
-    """Return a netlink message. Requests to nftables ask for a confirmation. The messages that begin and end a batch do
-    not.
+    """Return a netlink message. The kernel confirms each message, except those that begin and end a batch.
+
+    The messages that begin and end a batch have a `subsystem`.
     """
     flags = 0x1 if subsystem else 0x1 | 0x4 | 0x400 | 0x800
     head = struct.pack("=IHHII", 20 + len(content), kind, flags, sequence, 0)
     return head + struct.pack(">BBH", 0 if subsystem else INET, 0, subsystem) + content
 
 
-# ------------------------------------------------------------------------------------------------ looking back
+# ------------------------------------------------------------------------------------------- test of the filter
 
 
 def reachable() -> dict[str, bool]:
-    """Send probe packets. Return, for each destination that should be closed, True if packets still reach the network.
+    """Send packets to destinations that should be closed. Return True for each destination that is open.
 
-    The result is empty if there is no network.
+    The keys of the result are the names of the destinations. The result is empty if there is no network.
     """
     hosts = list(gateways())
     if not hosts:
@@ -312,7 +340,7 @@ def reachable() -> dict[str, bool]:
 
 
 def goes_out(address: str, port: int) -> bool:
-    """Return True if a packet to this address leaves."""
+    """Return True if a packet to this address leaves the container."""
     family = FAMILIES[parsed(address)[0]]
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

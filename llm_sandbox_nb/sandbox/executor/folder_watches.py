@@ -7,25 +7,27 @@ be missing. Otherwise it raises `WalkNeeded`, and the snapshotter walks over all
 missed by inotify                          answer
 =========================================  ==========================================================================
 more events than the kernel queues         walk
-a folder that was made, renamed, removed   walk: before its watch, a file elsewhere could be written through a hard
-                                           link in it
-a write through another name of a file     files with several names are examined each time; a new name of an old
-                                           file, or a write through a name that is gone: walk
-a write through a mapping, or by `aio`     closing the file is reported; files that a process holds open or mapped
-                                           for writing, now or once it wants to, are examined each time; a process
-                                           that hides them: walk; one with too many mappings: walk, and a notice
-a new name in the executor's folder,       a new entry there: walk; a folder there: always walk
-which no walk lists
-the first change in a folder of the image  these folders have no watch: each is examined, and a changed one: walk
+a folder that was made, renamed, removed   walk: a new folder has no watch at first, and through a hard link in such a
+                                           folder, a program could write to a file in another folder
+a write through another name of a file     files with several names are examined each time; a new name of a known
+                                           file, or a write through a deleted name: walk
+a write through a mapping, or by `aio`     the kernel reports when the file is closed; files that a process has open
+                                           or mapped for writing, or can map for writing, are examined each time; a
+                                           process that hides its files: walk; a process with too many mappings: walk,
+                                           and a notice
+a new name in the executor's folder for    a new entry there: walk; a folder there: always walk
+large outputs, which no walk lists
+the first change in a folder of the image  such folders have no watch: their ctimes are checked each time, and after a
+                                           change: walk
 other mounts than before                   walk
-a filesystem that a server provides        never watched
+a filesystem that a server provides        no watches: always walk
 =========================================  ==========================================================================
 
-A program that wants to hide a change still can, while it runs. It may keep a descriptor inside a socket, or in a table
-of one thread, where /proc does not show the descriptor, and write with `aio`. It may hide its memory map, and write
-through a mapping again and again. In the isolation `process`, it may write through a hard link outside of the folder.
-Checkpoints then have the earlier content of the file until the next walk, or until the program ends. But no such change
-survives a restore, because a restore walks over all files before and after.
+While a program runs, it can still hide a change on purpose. It may write with `aio`, and keep the descriptor inside a
+socket or in the descriptor table of one thread, where /proc does not show the descriptor. It may hide its memory map,
+and write through a mapping again and again. In the isolation `process`, it may write through a hard link outside of the
+folder. Checkpoints then have the earlier content of the file until the next walk, or until the program ends. But no
+such change survives a restore, because a restore walks over all files before and after.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ class WalkNeeded(Exception):  # noqa: N818 - it is not an error
 
 
 class FolderWatches:
-    """Watches of all folders of a walk. The walk adds a watch before it lists the folder.
+    """Watches of all folders of a walk. The walk adds the watch of a folder before it lists the folder.
 
     Raises:
         OSError: if this user cannot have more inotify descriptors.
@@ -98,7 +100,11 @@ class FolderWatches:
         self.room = min(MAX_WATCHED_FOLDERS, max_watches() // WATCHES_SHARE)
         self.why_walk = ""
         self.unlisted = b""
-        """A folder that the walk leaves out, although a file can get another name in it."""
+        """A watched folder that the walk does not list; empty if there is none.
+
+        If a file is moved, linked or made in it, `changed` asks for a walk, because a known file may now have a name
+        there.
+        """
         self.always: set[bytes] = set()
         """Paths that are examined each time, because inotify may not report their changes."""
 
@@ -124,7 +130,7 @@ class FolderWatches:
             self.give_up("a folder has two paths")
 
     def add_unlisted(self, path: bytes) -> None:
-        """Watch a folder that the walk leaves out. If the folder contains folders, `changed` will ask for a walk."""
+        """Watch a folder that the walk does not list. If the folder contains folders, `changed` will ask for a walk."""
         self.add(path)
         self.unlisted = path
         try:
@@ -147,11 +153,11 @@ class FolderWatches:
             mapped: the present result of `mapped_files`.
 
         Raises:
-            WalkNeeded: if there may be other changes.
+            WalkNeeded: if other paths may have changed too.
         """
         if self.why_walk:
             raise WalkNeeded(self.why_walk)
-        # Open files are read before the events, because closing a file makes an event.
+        # The open files are listed before the events are read. A file that is closed in between makes an event.
         found = written_files(mapped) | self.always
         appeared: set[bytes] = set()
         for watch, mask, name in self.events():
@@ -187,7 +193,7 @@ class FolderWatches:
 
 
 def max_watches() -> int:
-    """Return the maximum number of watches of this user, or 0 if the number is unknown."""
+    """Return the maximum number of watches that this user may have, or 0 if the number is unknown."""
     return int(read_proc("/proc/sys/fs/inotify/max_user_watches") or 0)
 
 
@@ -206,7 +212,7 @@ def reports_changes(folders: Iterable[bytes], skipped: set[bytes]) -> bool:
     return True
 
 
-# ------------------------------------------------------------------------------- files in the hands of processes
+# -------------------------------------------------------------------------------- files that processes can change
 
 
 def running_processes() -> Iterable[str]:
@@ -216,13 +222,13 @@ def running_processes() -> Iterable[str]:
 
 
 def mapped_files(known: Memory) -> tuple[set[bytes], bool]:
-    """Return the files that processes can change through a mapping. Their times need not show such a change.
+    """Return the files that processes can change through a mapping. The times of a file may not show such a change.
 
     Args:
         known: all entries. A mapping for reading is examined only if its file is among them.
 
     Returns:
-        The files, and True if all mappings were examined. A process may have too many.
+        The files, and True if all mappings were examined. False means that a process has too many mappings.
     """
     found, complete = set(), True
     for pid in running_processes():
@@ -245,7 +251,10 @@ def mapped_files(known: Memory) -> tuple[set[bytes], bool]:
 
 
 def writable_again(pid: str, paths: set[bytes]) -> set[bytes]:
-    """Return the files among `paths` that a process has opened for writing. Their mappings can become writable."""
+    """Return the files among `paths` whose mappings the process can make writable, because it opened them for writing.
+
+    Return all `paths` if this is unknown.
+    """
     text = read_proc("/proc/%s/smaps" % pid)
     if not text or len(text) >= MAX_PROC_BYTES:
         return paths

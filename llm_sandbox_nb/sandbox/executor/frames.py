@@ -25,10 +25,10 @@ REQUEST, DATA, END, STDOUT, STDERR, GAP, RESPONSE, CANCEL, HELLO, PING, PONG, AC
 PIPE_READ = 256 * 1024
 F_SETPIPE_SZ = 1031
 PIPE_BYTES = 1024 * 1024  # the default maximum for ordinary users
-HOST_PIPE_BYTES = 256 * 1024  # four frames, for content in bulk
+HOST_PIPE_BYTES = 256 * 1024  # four full frames; used if much content is sent
 PAUSE_ABOVE_BYTES = 1024 * 1024  # if more bytes wait for the host, commands' output is not read
 RESUME_BELOW_BYTES = 256 * 1024
-MAX_WRITTEN_PARTS = 64  # in one system call: 32 headers and payloads, of 2 MiB
+MAX_WRITTEN_PARTS = 64  # in one system call: the headers and payloads of 32 frames, together at most 2 MiB
 HANDED = 1000
 """Descriptor of a Unix socket to the process that started the sandbox, if the isolation provides such a socket. The
 socket passes descriptors: the door's listener to the host, and packs of restores to the history child.
@@ -37,7 +37,7 @@ ACK_EVERY_BYTES = 256 * 1024  # a quarter of the host's window, so that the host
 
 
 def text_to_bytes(text: str) -> bytes:
-    """Convert a name from JSON to the bytes of the kernel."""
+    """Convert a name from JSON to the bytes that the kernel uses."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -81,7 +81,7 @@ def enlarge_pipes(*fds: int, size: int = PIPE_BYTES) -> None:
     try:
         for fd in fds:
             fcntl.fcntl(fd, F_SETPIPE_SZ, size)
-    except OSError:  # the limit of pipe memory was reached, or this is not permitted, or not a pipe
+    except OSError:  # the limit of pipe memory was reached, or the call is forbidden, or this is no pipe
         pass
 
 
@@ -121,7 +121,7 @@ class HostPipe(EventLoop):
         self.outgoing_size += HEADER.size + len(payload)
 
     def acknowledge(self, number: int, size: int) -> None:
-        """Count consumed bytes of a body. The loop reports them to the host when there are enough."""
+        """Count consumed bytes of a body. `flush` reports them to the host when they are `ACK_EVERY_BYTES` or more."""
         if size:
             self.acknowledged[number] = self.acknowledged.get(number, 0) + size
 
@@ -173,7 +173,10 @@ class HostPipe(EventLoop):
             self.handle(*frame)
 
     def next_frame(self) -> tuple[int, int, bytes] | None:
-        """Return the next valid frame, or None. Skip other bytes, so that a new owner can start anywhere."""
+        """Return the next valid frame, or None if it is not complete yet.
+
+        Skip other bytes, because a new owner may begin in the middle of an old owner's frame.
+        """
         buffer = self.incoming
         while True:
             start = buffer.find(MAGIC)

@@ -75,7 +75,7 @@ class HistoryService(ServiceProcess):
             except OSError as error:
                 request.respond({"error": describe_error(error)})
                 continue
-            send_signal(self.pid, signal.SIGCONT)  # a command may have stopped it
+            send_signal(self.pid, signal.SIGCONT)  # a command may have stopped the child
             self.current, self.outcome = request, None
             request.start()
 
@@ -113,7 +113,7 @@ class HistoryService(ServiceProcess):
     # ---------------------------------------------------------------------------------- while files are restored
 
     def stop_everything(self) -> bool:
-        """End all other requests and all commands. Return False if a process could not be killed."""
+        """End all commands, and all requests except those of the history. Return False if a process survives."""
         self.executor.hold_files(RESTORE)
         return self.executor.stop_everything([*self.queue, self.current])
 
@@ -206,7 +206,7 @@ class CheckpointRequest(HistoryRequest):
             self.history.ended(self)
 
     def shell_done(self, why: str) -> None:
-        """Note that the shell's state was saved. If that failed, `why` is the reason."""
+        """Note that the attempt to save the shell's state has ended. `why` is the reason of a failure, or empty."""
         self.why_no_shell = why
         self.finish_if_done()
 
@@ -266,7 +266,10 @@ class RestoreRequest(HistoryRequest):
         self.history.put(data)
 
     def acknowledge_body(self, size: int) -> None:
-        """Acknowledge bytes of the body, but not the line before the body, and not the mark at its end."""
+        """Acknowledge the bytes of the body among the `size` bytes that the child has read.
+
+        The child also reads a line before the body and a mark after the body, which the host has not sent.
+        """
         head = min(size, self.head_left)
         self.head_left -= head
         body = min(size - head, self.unacknowledged)
@@ -317,7 +320,7 @@ class RestoreRequest(HistoryRequest):
     def files_done(self, outcome: dict[str, Any]) -> None:
         self.files = outcome
         if "error" in outcome and self.params.get("pack"):
-            # If the child was killed before it used the pack, the file is still in the folder.
+            # If the child was killed before it removed the pack, the pack is still in the top folder.
             RestorePack(self.params["pack"], self.top_time).remove()
         if "error" in outcome and self.history.pid:
             # Without this, the child would read the rest of the plan, which may still arrive, as its next request.
@@ -342,7 +345,7 @@ class RestoreRequest(HistoryRequest):
             self.shell_done("")
 
     def shell_done(self, why: str) -> None:
-        """Respond. `why` is the reason if the shell's state could not be restored."""
+        """Respond. `why` is the reason if the shell's state could not be restored, or empty."""
         outcome = self.files or dict(KILLED_OUTCOME)
         if "error" not in outcome:
             self.history.shell_state.sent = (self.params["id"], self.state)

@@ -83,7 +83,7 @@ class Executor(HostPipe):
         self.set_up_process()
         self.shell = Shell(self)
         self.watcher = ChangeWatcher(self)
-        if "executor.name_server" in sys.modules:  # the first program imported it when it closed the network
+        if "executor.name_server" in sys.modules:  # true after `close_network`
             from .name_server import NameServer
 
             NameServer(self)
@@ -140,7 +140,7 @@ class Executor(HostPipe):
             request.respond({"error": describe_error(error)})
 
     def new_request(self, number: int, params: dict[str, Any]) -> Request:
-        """Return the request for an operation. Import, and so compile, rarely needed modules only at the first use."""
+        """Return the object for a request. Import rarely needed modules only here, because importing takes time."""
         operation = params["op"]
         if operation == "run":
             return ShellCommand(self.shell, number, params)
@@ -173,7 +173,11 @@ class Executor(HostPipe):
         return TerminalRequest(self, number, params)
 
     def open_door(self, port: int) -> DoorListener:
-        """Return the door, which is the only way out of the sandbox. Unless `port` is 0, listen on this port first."""
+        """Return the door, which is the only way out of the sandbox. Unless `port` is 0, listen on this port first.
+
+        Raises:
+            OSError: if the port is in use.
+        """
         from .door import DoorListener
 
         self.door = self.door or DoorListener(self)
@@ -182,7 +186,7 @@ class Executor(HostPipe):
         return self.door
 
     def welcome(self, hello: dict[str, Any]) -> None:
-        """Serve a new owner. Cancel requests of the old owner, make the directories, and send facts in the answer."""
+        """Serve a new owner. Cancel the old owner's requests, make the directories in `hello`, and send facts."""
         if self.owned:
             self.drop_old_owner()
         self.lease = float(hello.get("lease", self.lease))
@@ -220,7 +224,7 @@ class Executor(HostPipe):
             self.watcher.start()
 
     def drop_old_owner(self) -> None:
-        """Cancel the old owner's requests and output. Zeros fill up a frame that was sent only in part."""
+        """Cancel the old owner's requests, and drop output. Zeros complete a frame of which only a part was sent."""
         requests, self.requests = list(self.requests.values()), {}
         for request in requests:
             request.silent = True
@@ -303,7 +307,10 @@ class Executor(HostPipe):
         return self.spill + b"/%d-%x.out" % (number, time.time_ns())
 
     def leave(self) -> NoReturn:
-        """End all processes. Kill all descendants first, unless this is PID 1, whose descendants the kernel kills."""
+        """End all processes. Then remove the folder of the sandbox, if the variable `remove` names a folder.
+
+        If the executor is PID 1, the kernel kills all descendants. Otherwise, the executor kills them first.
+        """
         if os.getpid() != 1:
             kill_all(lambda: descendants(process_table(), os.getpid(), set()))
         if self.remove:
@@ -324,9 +331,9 @@ class Executor(HostPipe):
 
 
 def open_calls() -> dict[str, bool]:
-    """Return, for each system call that the filter should refuse, True if the call can be used.
+    """Return True for each system call that can be used, and False for each that is refused, by name.
 
-    The calls are tried, because an installed filter cannot be read.
+    The system-call filter should refuse them all. The calls are tried, because an installed filter cannot be read.
     """
     made: int = ctypes.CDLL(None).socket(AF_VSOCK, SOCK_STREAM | os.O_CLOEXEC, 0)
     if made >= 0:

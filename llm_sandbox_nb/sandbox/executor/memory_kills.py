@@ -1,4 +1,4 @@
-"""Number of processes that the kernel has killed because the sandbox's memory was used up, read from its cgroup."""
+"""Number of processes that the kernel has killed for lack of memory, read from the sandbox's control group (cgroup)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
         path: bytes
         base: int
-        """Test that detects files as in the image: `FOLDER_BASE`, `FILE_BASE`, or 0 if they cannot be detected."""
+        """Way to detect files that are as in the image: `FOLDER_BASE`, `FILE_BASE`, or 0 if there is no way."""
 else:
     Mount = named_tuple("Mount", "path base")
 
@@ -48,7 +48,7 @@ class Epoch:
 
     @staticmethod
     def clock_offset() -> int:
-        """Return the difference between the machine's clock and a clock that never jumps."""
+        """Return the difference in nanoseconds between the machine's clock and a clock that never jumps."""
         return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def check_clock(self) -> None:
@@ -61,8 +61,9 @@ class Epoch:
     def since(self, mount: Mount) -> tuple[int, int]:
         """Return two minimum ctimes: of folders that must be scanned, and of files that may differ from the image.
 
-        The engine prepares folders before the executor starts. The folders above them do not show later changes in
-        them. So the minimum for folders is the time when the sandbox was created.
+        The engine makes some folders after the creation of the sandbox, but before the executor starts. A later change
+        in such a folder does not change the ctime of the folders above. So the minimum for folders is the time when the
+        sandbox was created.
         """
         start = self.start - self.back
         if mount.base == FILE_BASE:
@@ -101,13 +102,13 @@ def is_below(path: bytes, folder: bytes) -> bool:
 
 
 def is_ordinary_path(path: bytes) -> bool:
-    """Return True if a path is that of a real file, and not of the kernel's files."""
+    """Return False for paths in the folders of the kernel (/dev, /proc, /sys), except /dev/shm."""
     in_kernel_folder = any(is_below(path, folder) for folder in (b"/dev", b"/proc", b"/sys"))
     return not in_kernel_folder or is_below(path, b"/dev/shm")
 
 
 def mount_id(path: bytes) -> bytes:
-    """Return the number of a path's mount. Empty if the path does not exist."""
+    """Return the number of the mount that contains a path, in digits. Return b"" if the path does not exist."""
     try:
         fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -119,16 +120,16 @@ def mount_id(path: bytes) -> bytes:
 
 
 def mount_number(fd: int) -> bytes:
-    """Return the number of the mount of an open file."""
+    """Return the number of the mount that contains an open file, in digits."""
     with open("/proc/self/fdinfo/%d" % fd, "rb") as file:
         return next((line.split()[1] for line in file if line.startswith(b"mnt_id:")), b"")
 
 
 def keeps_ctimes(kind: bytes, options: bytes) -> bool:
-    """Return True if a folder keeps the ctime of the image as long as nothing below was written.
+    """Return True if each folder of a filesystem keeps the ctime of the image as long as nothing below it was written.
 
-    This is False for an overlay that can rename folders of the image, or copy up metadata alone, because old files
-    could then be in new places.
+    Only overlays do this. The result is False for an overlay that can rename folders of the image, or copy metadata
+    without content, because old files could then be in new places.
     """
     if kind != b"overlay":
         return False
@@ -174,10 +175,10 @@ def engine_folders() -> tuple[list[bytes], set[bytes]]:
 
 
 def mount_table() -> list[tuple[bytes, bytes, bytes, bool]]:
-    """Return path, kind, filesystem options, and a bool of each mount.
+    """Return path, kind of filesystem, options of the filesystem, and a bool of each mount.
 
-    The bool is True if the mount is writable and no other mount hides it. To read the number of each mount takes
-    milliseconds, so the table is cached until the kernel's text changes.
+    The bool is True if the mount is writable and no other mount hides it. It takes milliseconds to read the numbers of
+    all mounts. So the table is cached until the kernel's text changes.
     """
     with open("/proc/self/mountinfo", "rb") as file:
         text = file.read()

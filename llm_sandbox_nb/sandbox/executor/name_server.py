@@ -1,9 +1,9 @@
 """A name server for the sandbox, in front of the engine's name server, which would resolve names of other sandboxes.
 
 Questions and answers are forwarded. Questions that cannot be parsed to the end, and reverse lookups of addresses that
-are not public, are refused. The engine's server can be reached only through sockets with the firewall's mark. These
-sockets are made while the first program has the right to set the mark. In the network `public`, names without a dot,
-such as names of neighbours, are not forwarded, and an answer that has only closed addresses becomes "no such name".
+are not public, are refused. The engine's server can be reached only through sockets with the firewall's mark. Process 1
+makes these sockets before it drops the right to set the mark. In the network `public`, names without a dot, such as
+names of other sandboxes, are not forwarded, and an answer that has only closed addresses becomes "no such name".
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ REVERSE_ZONES = ([b"in-addr", b"arpa"], [b"ip6", b"arpa"])
 listeners: list[socket.socket] = []
 """Sockets of this process for questions from the sandbox."""
 upstream: list[socket.socket] = []
-"""Sockets of this process that are connected to the servers that answer."""
+"""Sockets of this process to the servers that answer. Each socket is connected to one server."""
 own_nets: list[str] = []
+"""Networks of the sandbox, as ADDRESS/BITS. Reverse lookups of their addresses are refused."""
 hides: list[Callable[[str], bool]] = []
-"""In the network `public`, a single function that returns True for a closed numeric address. Empty otherwise."""
+"""List of a single function, which returns True for a closed numeric address. Empty in other networks than `public`."""
 
 
 def configured() -> list[str]:
@@ -82,7 +83,7 @@ def is_address(text: str) -> bool:
 
 
 def asked() -> list[str]:
-    """Return the addresses of the servers behind this one."""
+    """Return the addresses of the servers to which questions are forwarded."""
     return [str(server.getpeername()[0]) for server in upstream]
 
 
@@ -94,7 +95,7 @@ def take_over(
     Args:
         servers: addresses of the servers that answer.
         mark: the firewall's mark for the sockets to these servers.
-        nets: networks of the sandbox, even if their addresses are public.
+        nets: networks of the sandbox. Their addresses do not count as public.
         is_closed: in the network `public`, a function that returns True for a closed address; otherwise None.
 
     Returns:
@@ -194,7 +195,7 @@ class NameServer:
                 continue
 
     def take_answers(self, server: socket.socket) -> None:
-        """Forward answers. Forward only the last server's failures."""
+        """Forward answers to the programs that asked. Forward a failure only if the last server has sent it."""
         for _ in range(MAX_PACKETS_PER_ROUND):
             try:
                 packet = server.recv(65536)
@@ -224,7 +225,10 @@ def reply(listener: socket.socket, packet: bytes, sender: tuple[str, int]) -> No
 
 
 def examine(packet: bytes) -> tuple[bytes, bytes]:
-    """Return the question of a query to forward, or an answer that refuses. Both are empty for a query to ignore."""
+    """Return the question, if the query is to be forwarded, and the answer, if the query is refused.
+
+    The other value is empty. Both are empty if the packet is to be ignored.
+    """
     if len(packet) < 12 or packet[2] & 0x80:
         return b"", b""
     labels, end = read_name(packet)

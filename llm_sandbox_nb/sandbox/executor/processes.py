@@ -16,17 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-# Any command can send these signals to the executor. Children get the default handlers back.
+# The executor ignores these signals, because any command can send them. Commands get the default handlers back.
 IGNORED_SIGNALS = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
     signal.SIGALRM,
 )  # fmt: skip
 CHILD_SIGNALS = (*IGNORED_SIGNALS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
-# The commands' niceness is 5 above that with which the executor starts. So it can end even hundreds that never sleep.
+# Commands have a niceness of 5 more than the executor at its start. So the executor can end even hundreds of commands
+# that never sleep.
 COMMANDS_NICENESS = min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)
-MAX_PROC_BYTES = 4 * 1024 * 1024  # the memory map of a process with 40,000 mappings
-CROWD_ENTRIES = 200  # names in /proc, with about 140 processes
+MAX_PROC_BYTES = 4 * 1024 * 1024  # limit for one file of /proc; a memory map with 40,000 mappings has so many
+CROWD_ENTRIES = 200  # names in /proc, of which about 140 are processes
 CROWD_RUNNING = (
     100  # processes of the machine that want to run; the executor gets about 1% of the time among them
 )
@@ -38,7 +39,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def process_table() -> dict[int, tuple[int, int]]:
-    """Return the parent, and the start time in ticks, of each living process by pid. Leave out zombies."""
+    """Return parent pid, and start time in ticks, of each living process. The keys are pids. Leave out zombies."""
     table = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -253,7 +254,7 @@ def has_program(name: str) -> bool:
 
 
 def first_kilobytes(path: str) -> str | None:
-    """Return the beginning of a file, e.g. of /proc. None if the file cannot be read."""
+    """Return the first 3 KiB of a file, for example of /proc, as text. Return None if the file cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(3072).decode("ascii", "replace")
@@ -273,7 +274,11 @@ def take_descriptors(fds: dict[int, int]) -> None:
 
 
 def exec_program(argv: list[bytes], env: Any, fds: dict[int, int], cwd: bytes | None) -> None:
-    """Execute a program, without the executor's signal handlers and descriptors. Call this in a child."""
+    """Execute a program, without the executor's signal handlers and descriptors. Call this in a child.
+
+    The program gets the descriptors `fds`; see `take_descriptors`. With `cwd`, start a new session in this directory.
+    If the program cannot be executed, write the reason to stderr, and exit as shells do.
+    """
     for number in CHILD_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     take_descriptors(fds)
@@ -284,7 +289,7 @@ def exec_program(argv: list[bytes], env: Any, fds: dict[int, int], cwd: bytes | 
         except OSError:
             os.chdir("/")
     prctl(PR_SET_DUMPABLE, 1)
-    if os.getpriority(os.PRIO_PROCESS, 0) < COMMANDS_NICENESS:  # a command may have made the executor nicer
+    if os.getpriority(os.PRIO_PROCESS, 0) < COMMANDS_NICENESS:  # else a command has raised it
         os.setpriority(os.PRIO_PROCESS, 0, COMMANDS_NICENESS)
     try:
         with open("/proc/self/oom_score_adj", "w") as file:

@@ -139,7 +139,7 @@ class RecordReader:
         return kind, self.take(size)
 
     def has_arrived(self, kind: int) -> bool:
-        """Read records ahead for `ARRIVAL_SECONDS`. Return True as soon as one of this kind has arrived."""
+        """Read records ahead for `ARRIVAL_SECONDS`. Return True as soon as a record of this kind is read."""
         end = time.monotonic() + ARRIVAL_SECONDS
         while not self.ahead or self.ahead[-1][0] != kind:
             left = max(0.0, end - time.monotonic())
@@ -180,7 +180,8 @@ class RestorePack:
 
     Args:
         name: name of the file in the top folder; None if there is no pack.
-        top_time: mtime of the top folder before the pack, and the engine's helper files, were put there.
+        top_time: mtime of the top folder in nanoseconds, before the pack and the engine's helper files were put there.
+            None if the mtime is not to be restored.
         handed: True if the file has no path inside, and the host sends its descriptor through `HANDED`.
     """
 
@@ -193,7 +194,10 @@ class RestorePack:
         self.buffer = memoryview(bytearray(CHUNK_SIZE if name else 0))
 
     def read(self, size: int, place: int) -> memoryview:
-        """Read `size` bytes (at most `CHUNK_SIZE`), or fewer if no more have arrived. Valid until the next call."""
+        """Read `size` bytes (at most `CHUNK_SIZE`) at offset `place`, or fewer bytes if no more have arrived.
+
+        The result is valid until the next call.
+        """
         if self.fd < 0:
             try:
                 self.fd = self.receive() if self.handed else os.open(self.path, OPEN_PACK)
@@ -220,6 +224,7 @@ class RestorePack:
         """Copy a part of the pack into a file. Return the number of bytes.
 
         Args:
+            part: offset in the file, offset in the pack, and length, as in a record `PACKED`.
             is_whole: function that waits for a moment, and returns True if no further bytes of the pack will arrive.
 
         Raises:

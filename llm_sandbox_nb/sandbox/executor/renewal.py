@@ -69,10 +69,10 @@ class RenewalRequest(ChildRequest):
 
 
 def describe(known: set[int], disk: tuple[int, int]) -> dict[str, str]:
-    """Return all state, except files, that can differ between a new and a used sandbox.
+    """Return texts, by name, that describe all state that commands can change, except files.
 
-    `known` has the pids of the executor's processes. Long texts are replaced by a hash with a secret key, so that
-    programs inside cannot choose a text with the same hash. `disk` is the usage above which the sandbox ends.
+    `known` has the pids of the executor's processes. `disk` is the usage above which the sandbox ends. Long texts are
+    replaced by a hash with a secret key, so that programs inside cannot choose a text with the same hash.
     """
     foreign = sorted((pid, *born) for pid, born in process_table().items() if pid not in known)
     return {

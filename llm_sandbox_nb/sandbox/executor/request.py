@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         requests: dict[int, Any]
         """Requests that were not answered yet, by number."""
         children: dict[int, Callable[[int], None]]
-        """Function for each child, by pid, that is called with the wait status when the child ends."""
+        """Functions by pid of a child. When the child ends, its function is called with the wait status."""
         helpers: set[int]
         """Children that serve one request each."""
         keepers: set[int]
@@ -130,11 +130,14 @@ class Request:
 
 
 KILLED = "killed"
-"""Reason that ended a command if a limit was exceeded."""
+"""Reason for the end of a command after a limit was exceeded."""
 
 
 def ended_by(reason: str, code: int | None) -> dict[str, Any]:
-    """Return the fields of an outcome about the end of a command. `reason` is empty if the executor did not end it."""
+    """Return the fields of an outcome about the end of a command.
+
+    `reason` is empty if the command has ended without the executor. `code` is the exit code, if it is known.
+    """
     return {
         "exit_code": 137 if reason == KILLED else None if reason else code,
         "timed_out": reason == "timed_out",

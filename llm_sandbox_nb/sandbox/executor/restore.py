@@ -53,6 +53,7 @@ OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 TYPES = {letter: kind for kind, letter in KINDS.items()}
 MAX_NAMED_FAILURES = 100
 LOST: Record = ((0, 0, 0, 0, 0, UNKNOWN_CTIME, 0, 0), 0, None, None, None)
+"""Record of a path whose state is unknown. The next scan reports the real state of the path."""
 
 
 class RestoredFolders:
@@ -80,7 +81,7 @@ class RestoredFolders:
         self.memory[text_to_bytes(name)] = LOST
 
     def enter(self, path: bytes) -> tuple[int, bytes]:
-        """Open the folder of a path that will be changed. Return the folder, and the last name of the path."""
+        """Open the folder of a path that will be changed. Return the folder's descriptor, and the path's last name."""
         folder, _, name = path.rpartition(b"/")
         folder = folder or b"/"
         if not is_ordinary_path(path) or name in (b"", b".", b".."):
@@ -95,7 +96,7 @@ class RestoredFolders:
         return self.folder, name
 
     def open_folder(self, path: bytes) -> int:
-        """Open a folder, name by name."""
+        """Open a folder, name by name, so that no link is followed. Raises OSError."""
         names = path[len(self.top) :].split(b"/")
         if not is_below(path, self.top) or b".." in names:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM), path)
@@ -125,7 +126,10 @@ class RestoredFolders:
         self.folder, self.folder_path = -1, b""
 
     def finish_folders(self) -> None:
-        """Restore the metadata of the folders, which changes of their content have changed. The deepest comes first."""
+        """Restore the metadata of the folders whose content was changed. Then set folders' metadata as in the plan.
+
+        Of the folders in the plan, the deepest comes first.
+        """
         for path in self.folders.keys() - self.rows.keys():
             self.try_finish(path, bytes_to_text(path), self.keep_metadata)
         for path in sorted(self.rows, key=lambda path: path.count(b"/"), reverse=True):
@@ -169,7 +173,8 @@ class RestoredFolders:
             except PermissionError:
                 if info.st_ctime_ns >= self.start or os.geteuid() in (0, info.st_uid):
                     raise
-                # Commands here cannot have changed this folder, which belongs to a sandbox prepared a moment later.
+                # Commands in this sandbox cannot have changed this folder of another user. The folder differs only
+                # because the engine has prepared this sandbox at another time than the sandbox of the checkpoint.
         finally:
             os.close(fd)
         self.remember(path, row)
@@ -200,7 +205,7 @@ class RestoredFolders:
         self.memory[path] = (signature(os.lstat(path)), row[2], row[8], row[9], row[10])
 
     def remove(self, folder: int, path: bytes, there: os.stat_result | None) -> None:
-        """Delete a path from the disk and from memory. Do nothing if `there` is None."""
+        """Delete a path from the disk and from memory. `there` is the path's status; None if it does not exist."""
         if there is None:
             return
         remove(folder, os.path.basename(path))
@@ -224,7 +229,7 @@ class Restore(RestoredFolders):
     """The execution of a restore plan.
 
     Args:
-        memory: entries that a scan has found. They are updated to the entries after the restore.
+        memory: entries that the last scan has found. The restore updates them to the new state of the files.
         top: folder that contains all files that may be changed.
         start: start time of the sandbox in nanoseconds.
         pack: file with content that is not in the plan itself.
@@ -376,7 +381,10 @@ class Restore(RestoredFolders):
         self.file_row = row
 
     def is_reusable(self, path: bytes, there: os.stat_result | None) -> bool:
-        """Return True for a file with one name that is not of the image, and that this process has not mapped."""
+        """Return True if a file can be overwritten.
+
+        Such a file has one name, is not of the image, and is not mapped by this process.
+        """
         if there is None or not stat.S_ISREG(there.st_mode) or there.st_nlink > 1:
             return False
         return there.st_ctime_ns >= self.start and path not in self.in_use

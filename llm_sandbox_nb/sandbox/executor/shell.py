@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from .request import ExecutorContext
 
-MAX_BACKGROUND_BYTES = 64 * 1024  # of output between two commands, which must fit into one frame
+MAX_BACKGROUND_BYTES = 64 * 1024  # of background jobs' output between two commands; must fit into one frame
 ABORT_TICK_SECONDS = 0.02
 MAX_ABORT_TICKS = 15  # after this, a shell that has not abandoned the command is killed
 RESTART_SECONDS = 1.0  # pause after a shell that could not even start
@@ -214,7 +214,7 @@ class Shell:
         self.finish_if_drained()
 
     def read_status(self) -> None:
-        """Read reports from the shell's status pipe: `<request> <exit code> <flags>`."""
+        """Read reports from the shell's status pipe: `<number of command or script> <exit code> <shell's flags>`."""
         try:
             data = os.read(self.status_r, 4096)
         except BlockingIOError:
@@ -226,7 +226,7 @@ class Shell:
             self.executor.unwatch(self.status_r)
 
     def take_status(self, words: list[bytes]) -> None:
-        """Handle a report about the current command. Ignore others, because any process can write to this pipe."""
+        """Handle a report about the current command or script. Ignore other reports: any process can write here."""
         if len(words) != 3 or not words[0].isdigit() or not words[1].isdigit():
             return
         if not self.ready:
@@ -274,7 +274,7 @@ class Shell:
         if tick == MAX_ABORT_TICKS:
             send_signal(self.pid, signal.SIGKILL)
         if tick * ABORT_TICK_SECONDS > GIVE_UP_SECONDS and not killed:
-            command.add_notice("Some of its processes could not be killed.")
+            command.add_notice("Some processes of the command could not be killed.")
             self.command_ended(255)
             return
         self.executor.after(ABORT_TICK_SECONDS, lambda: self.abort_tick(command, tick + 1))
@@ -305,7 +305,7 @@ class Shell:
         else:
             how = "ended with exit code %d" % os.WEXITSTATUS(status)
         folder = bytes_to_text(self.executor.cwd)
-        return "The shell %s; a new one was started in %s, without its variables and functions." % (
+        return "The shell %s; a new one was started in %s, without the old variables and functions." % (
             how,
             folder,
         )
@@ -362,7 +362,7 @@ class ShellCommand(Request):
             self.shell.abort(self)
 
     def end_with(self, text: str) -> bool:
-        """End the command because a limit was exceeded. Return False if the command is not running."""
+        """End the command because a limit was exceeded; report the notice `text`. Return False if it is not running."""
         if self.capture is None or self.reason:
             return False
         self.add_notice(text)
@@ -393,7 +393,7 @@ class ShellCommand(Request):
         if self.held and not (self.abandoned and self.held == b"\n"):
             capture.feed(STDERR, self.held)
         if (self.reason or self.params.get("kill_background")) and not kill_all(self.own_processes):
-            self.add_notice("Some of its processes could not be killed.")
+            self.add_notice("Some processes of the command could not be killed.")
         if code == KILLED_CODE and not self.reason and memory_kills() > self.memory_kills:
             self.add_notice(describe_memory_kill())
         outcome = capture.finish()
@@ -430,7 +430,7 @@ class ShellScript:
         self.before = own_tree()
         shell.write_source(b"exec 196<&-;" + self.script if self.script else b"")
         shell.executor.after(SCRIPT_SECONDS, self.late)
-        send_signal(shell.pid, signal.SIGCONT)  # a command may have stopped it
+        send_signal(shell.pid, signal.SIGCONT)  # a command may have stopped the shell
         shell.write_line(self.line.replace(SERIAL, b"%d" % shell.serial))
 
     def late(self) -> None:

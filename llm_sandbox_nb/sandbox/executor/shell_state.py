@@ -1,9 +1,9 @@
 """The state of the shell, as a script that restores the directory, umask, options, variables and functions.
 
-Bash itself writes the script, in a subshell and with builtins only. It does not call functions and aliases with the
-names of builtins. In POSIX mode, special builtins have priority over functions, and one of them removes the function
-`builtin`. POSIX mode leaves the option inherit_errexit on, so the script resets this option. Functions and aliases are
-last in the script, so that they cannot change the effect of the other lines.
+Bash itself writes the script, in a subshell and with builtins only. Functions and aliases that have the names of
+builtins are not called instead: in POSIX mode, special builtins have priority over functions, so `unset` can remove a
+function `builtin`. POSIX mode leaves the option inherit_errexit on, so the script resets this option. Functions and
+aliases are last in the script, so that they cannot change the effect of the other lines.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def look_of(info: os.stat_result) -> Look:
 
 
 def remove_path(path: bytes) -> list[list[str]]:
-    """Remove an entry and all its content. If that fails, return the path with the reason."""
+    """Remove an entry and all its content. Return an empty list, or the path with the reason of a failure."""
     try:
         folder = os.open(os.path.dirname(path), OPEN_FOLDER)
         try:
@@ -118,11 +118,11 @@ def remove_path(path: bytes) -> list[list[str]]:
 
 
 class Snapshotter:
-    """Server of requests, one after the other.
+    """Server of checkpoints and restores, one after the other.
 
     Args:
         scope: the only folder that is scanned. If it is empty, everything that is writable is scanned.
-        spill: the executor's folder, which is left out.
+        spill: the executor's folder for large outputs, which is left out.
         epoch: start time of the sandbox.
     """
 
@@ -234,7 +234,7 @@ class Snapshotter:
         self.watches = None
 
     def restore(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Restore the files as in the plan. Remember them if the plan started from a known checkpoint."""
+        """Restore the files as in the plan. Remember the files if the plan started from a remembered checkpoint."""
         from .restore import MAX_NAMED_FAILURES, Restore
 
         set_policy("SCHED_OTHER")
@@ -280,7 +280,10 @@ def wait_for_tick() -> None:
 
 
 def set_policy(name: str) -> None:
-    """Set the scheduling policy, so that scans yield to commands and restores do not. (Niceness cannot be undone.)"""
+    """Set the scheduling policy, so that scans yield to commands and restores do not.
+
+    A higher niceness would do the same, but an ordinary user cannot lower the niceness afterwards.
+    """
     try:
         os.sched_setscheduler(0, getattr(os, name), os.sched_param(0))
     except OSError:

@@ -2,7 +2,7 @@
 
 The body of such a request is a stream of records with a header `>cI`: a kind and a number. For some kinds, the number
 is the size of the bytes that follow. Kind `a` raises the number of output bytes that the host accepts. The executor
-reads no further bytes from the program, so an endless writer blocks, and output does not accumulate.
+reads no more bytes from the program than the host accepts. So an endless writer blocks, and output does not accumulate.
 """
 
 from __future__ import annotations

@@ -143,7 +143,10 @@ class TerminalRequest(StreamRequest):
         self.abort("interrupted")
 
     def end_with(self, text: str) -> bool:
-        """End the program because a limit was exceeded. Show a message on its terminal. Return False."""
+        """End the program because a limit was exceeded. Show `text` on its terminal.
+
+        Return False, so that a command of the shell reports `text` too.
+        """
         if self.pid and not self.reason:
             self.send(STDOUT, ("\r\n%s\r\n" % text).encode())
             self.abort("interrupted")

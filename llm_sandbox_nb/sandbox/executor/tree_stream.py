@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RECORD = struct.Struct(">BHI")
 CHUNK = struct.Struct(">I")
 DIRECTORY, FILE, LINK, SAME, SKIPPED, THE_END = b"DFLHSE"
-MAX_TREE_ENTRIES = 100_000  # in one transfer, like `MAX_NAMES_BYTES`
+MAX_TREE_ENTRIES = 100_000  # a limit for one transfer, like `MAX_NAMES_BYTES`
 MAX_TREE_DEPTH = 98
 """Maximum number of folders above a file. Deeper folders are not entered."""
 MAX_NAMES_BYTES = 32 * 1024 * 1024

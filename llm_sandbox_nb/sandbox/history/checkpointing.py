@@ -45,7 +45,7 @@ SCAN_SECONDS = 120.0
 SPARE_BYTES = 256 * 1024 * 1024
 """Bytes that a checkpoint leaves free on this machine's disk."""
 SPARE_BYTES_OF_RESTORE = 16 * 1024 * 1024
-"""Bytes that the checkpoint before a restore leaves free. They are fewer, because a user asked for the restore."""
+"""Bytes that the checkpoint before a restore leaves free. They are few, because a user has asked for the restore."""
 _PREFIX = "llm-sandbox-history-"
 _T = TypeVar("_T")
 
@@ -65,13 +65,13 @@ class SandboxHistory:
         self.head: str | None = None
         """Id of the checkpoint to which the sandbox's files were equal at the last scan."""
         self.last_scan: str | None = None
-        """Id of the last scan. The executor can report the changes since this scan."""
+        """Id of the last scan. The executor can report the changes since this scan. None if no scan is known."""
         self.entries: dict[str, Entry] = {}
         """All entries at the last scan. The dictionary is never modified; a scan with differences makes a new one."""
         self.stored: tuple[str, dict[str, Entry]] | None = None
         """Id and entries of the checkpoint that was stored last."""
         self.shell: bytes | None = None
-        """The state of the shell at the last scan."""
+        """The state of the shell at the last scan. None if the state was not saved."""
         self.below = below
         self._temporary = False
         self._limit = HISTORY_LIMIT
@@ -209,7 +209,7 @@ class SandboxHistory:
         With `walk`, the sandbox examines all files, even if the kernel has not reported a change.
 
         Raises:
-            HistoryNotWrittenError: if this machine's disk has no more than `spare` bytes.
+            HistoryNotWrittenError: if this machine's disk has no more than `spare` free bytes.
         """
         first = self.last_scan is None
         scan, found = await self.scan_locked(connection, spare=spare, walk=walk)
@@ -233,7 +233,7 @@ class SandboxHistory:
         `take_locked` describes the arguments.
 
         Raises:
-            HistoryNotWrittenError: if this machine's disk has no more than `spare` bytes.
+            HistoryNotWrittenError: if this machine's disk has no more than `spare` free bytes.
         """
         store = await asyncio.to_thread(self._open)
         scan = PendingCheckpoint(self, store, room_for_content(store, spare))
@@ -273,7 +273,7 @@ def room_for_content(store: HistoryStore, spare: int) -> int:
     """Return the maximum bytes of content for one checkpoint.
 
     Raises:
-        HistoryNotWrittenError: if this machine's disk has no more than `spare` bytes.
+        HistoryNotWrittenError: if this machine's disk has no more than `spare` free bytes.
     """
     free = shutil.disk_usage(store.folder).free
     if free <= spare:
@@ -374,7 +374,7 @@ class PendingCheckpoint:
         )
 
     def discard(self, found: dict[str, Entry]) -> None:
-        """Remember the entries without storing them, because they are equal to the newest checkpoint."""
+        """Remember the entries without storing them, because they are equal to the entries of the checkpoint `head`."""
         self.content.discard()
         self._remember(found)
 

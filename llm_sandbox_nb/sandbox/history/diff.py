@@ -31,10 +31,10 @@ Kind = Literal["added", "modified", "deleted"]
 
 
 def compare(store: HistoryStore, before: Manifest, after: Manifest) -> Changes:
-    """Compare two manifests.
+    """Return the differences between two manifests, with at most `MAX_FILES` paths.
 
-    A folder is listed if it was added or deleted, or its rights have changed. Files of the image are not listed as new
-    if `ImageFiles.expand` has read them before.
+    A folder is listed if it was added or deleted, or if its rights or owner have changed. Unchanged files of the image
+    are listed as new unless `ImageFiles.expand` has expanded both manifests before.
     """
     differing = sorted(differing_paths(before, after), key=os.fsencode)
     room = MAX_TEXTS_BYTES

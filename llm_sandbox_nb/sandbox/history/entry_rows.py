@@ -43,14 +43,17 @@ _PATH_PATTERN = re.compile(rb"/|(?:/(?!\.\.?(?:/|\Z))[^/\0]{1,%d})+" % _MAX_NAME
 
 
 def is_kept_path(data: object) -> bool:
-    """Return True if `path_problem` accepts these bytes. This is fast, because a history may have millions of paths."""
+    """Return True if `path_problem` accepts the path `data`. For most paths, this is much faster than `path_problem`.
+
+    Speed matters, because a history may have millions of paths.
+    """
     if not isinstance(data, bytes) or len(data) > _MAX_PATH_BYTES or _PATH_PATTERN.fullmatch(data) is None:
         return False
     return not data.startswith((b"/proc/", b"/sys/", b"/dev/")) or not path_problem(os.fsdecode(data))
 
 
 def is_entry(row: object, *, kept: bool = False) -> bool:
-    """Return True if a row, without its path, has valid fields. The path in the field `link` is not checked.
+    """Return True if the fields of a row after its path are valid. The path in the field `link` is not checked.
 
     `kept` is True for rows of an index on disk. Such rows may have details of entries that are as in the image.
     Sandboxes must not report such details.

@@ -1,6 +1,6 @@
-"""Files of the image. A manifest only states that they are unchanged.
+"""Files of the image. A manifest does not have their content, but only states that they are unchanged.
 
-If their content is needed, it is read from a new sandbox and kept in the store.
+If the content is needed, it is read from a new sandbox and kept in the store.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 
 
 class ImageFiles:
-    """Files of an image. If something must be read, `connect` connects to a new sandbox of the image."""
+    """Files of an image, as kept in `store`. To read other files, `connect` connects to a new sandbox of the image."""
 
     def __init__(self, store: HistoryStore, connect: Callable[[], Awaitable[ExecutorConnection]]) -> None:
         self._store = store
         self._connect = connect
 
     async def expand(self, manifest: Manifest, other: Manifest, *, content: bool) -> dict[str, Entry]:
-        """Return the manifest with full entries at all paths where `other` differs. Read these entries from the image.
+        """Return `manifest` in a form that can be compared with `other` path by path.
 
-        Then both manifests can be compared path by path: entries are equal if both have `base`, and differ if only one
-        has it. With `content`, entries that `other` lacks have their content.
+        A folder that is as in the image is one entry of a manifest. If `other` lists the content of such a folder, the
+        result lists the folder's content too, as in the image. Then two entries at a path are equal if both have
+        `base`, and differ if only one of them has `base`. With `content`, the result also has the content of all
+        entries of the image that are not as in the image in `other`.
 
         Raises:
             SandboxError: if the image cannot be read.
@@ -84,7 +86,7 @@ class ImageFiles:
         found.update((path, replace(entry, base=path != folder)) for path, entry in _present(read).items())
 
     async def _subtree(self, folder: str) -> dict[str, Entry]:
-        """Return a folder of the image and everything below the folder, with the content of the files."""
+        """Return the entries of a folder of the image and of everything below, with the content of the files."""
         known = await asyncio.to_thread(self._known_subtree, folder)
         if known is None:
             writer = self._store.writer()
@@ -95,7 +97,7 @@ class ImageFiles:
         return known
 
     def _known_subtree(self, folder: str) -> dict[str, Entry] | None:
-        """Return the result of `_subtree` from the store, or None if the store lacks a part."""
+        """Return the result of `_subtree` from the store, or None if the store does not have all of it."""
         found: dict[str, Entry] = {}
         todo = [folder]
         while todo:
@@ -176,7 +178,7 @@ def _open(manifest: Manifest, path: str) -> bool:
 
 
 def _in_image(manifest: Manifest, path: str) -> bool:
-    """Return True if a path is as in the image, directly or as part of a folder."""
+    """Return True if, according to the manifest, a path or the nearest listed folder above it is as in the image."""
     while path != "/":
         entry = manifest.get(path)
         if entry is not None:

@@ -172,7 +172,7 @@ class Index:
         return [_kept_path(row[0]) for row in rows]
 
     def learn_image(self, entries: Mapping[str, tuple[Entry | None, bool]], content: PackWriter) -> None:
-        """Store entries of the image with the content of its files."""
+        """Store entries of the image (in the form that `image_entry` returns), and the content of its files."""
         with self.transaction() as sql:
             sql.executemany(
                 "INSERT INTO image VALUES (?, ?, ?) ON CONFLICT(path) DO UPDATE SET"
@@ -207,7 +207,9 @@ def _kept_path(data: bytes) -> str:
 
 
 def writable_index(folder: Path) -> Index:
-    """Open the index in `folder` for writing. First, copy its rows into a fresh database that replaces the old one.
+    """Open the index in `folder` for writing. First, replace the index by a fresh database with the same rows.
+
+    If the folder has no index, the fresh database is empty.
 
     Raises:
         HistoryError: if the folder holds anything other than the index of a history.
@@ -234,7 +236,7 @@ def write_copy(folder: Path, index: Index) -> None:
 
 
 class IndexReader:
-    """Read-only copy of an index that another process may be writing. The copy is renewed after each change.
+    """Read-only copy of an index to which another process may write. After a change, `current` makes a new copy.
 
     Entries of files are copied when they are first needed, so that a list of checkpoints does not wait for them.
 
@@ -325,7 +327,10 @@ def _replace(folder: Path, fill: Callable[[sqlite3.Connection], object]) -> None
 
 
 def _finish_replacement(folder: Path) -> None:
-    """Replace the index by a file `_FRESH`. Remove old journals, because SQLite would apply them to the new index."""
+    """Replace the index by the file `_FRESH`, if it exists. Remove unfinished files of `_replace`.
+
+    Remove the journals of the old index too, because SQLite would apply them to the new index.
+    """
     for stale in folder.glob(f"{INDEX}.*{PARTIAL}*"):
         if not stale.is_dir() or stale.is_symlink():
             stale.unlink()

@@ -1,9 +1,9 @@
 """Copy of an index into a fresh database. A database that may come from a stranger is never used itself.
 
 The schema must be exactly `SCHEMA`, so that the database has no trigger, no view and no other table. Each row is
-checked. The size of the files limits the number of rows and of SQLite's steps. Tables with a row for every file may be
-long. So SQLite checks and copies them in one statement, and their paths and entries are checked later, when they are
-read. The histories of this process are copied in the same way, once for each opening.
+checked. The size of the database's files limits the number of rows and of SQLite's steps. Tables with a row for every
+file may be long. So SQLite checks and copies such a table in one statement. The paths and entries in the rows are
+checked later, when they are read. Histories that this process has written are copied in the same way at each opening.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _InvalidRowError(LLMSandboxError):
 
 
 def open_source(folder: Path) -> sqlite3.Connection:
-    """Open the index in `folder`, to notice changes by another process.
+    """Open the index in `folder`. Use the connection only to notice changes by another process.
 
     Raises:
         HistoryError: if the file is not the index of a history.
@@ -200,7 +200,7 @@ def _schema(sql: sqlite3.Connection, database: str) -> set[Row]:
 
 
 def _same_schema(sql: sqlite3.Connection) -> bool:
-    """Return True if the tables exist. A process that is killed early leaves no tables.
+    """Return True if the tables exist. A process that was killed early has left no tables.
 
     Raises:
         _InvalidRowError: if there are other tables.
@@ -230,7 +230,7 @@ WHERE typeof(path) = 'blob' AND {_VALID_ENTRY} AND typeof(listed) = 'integer' AN
 
 
 class _Copy:
-    """Copier of the tables, which checks each row. All rows together must not have more bytes than the files."""
+    """Copier of the tables, which checks each row. All rows together must not have more than `room` bytes."""
 
     def __init__(self, sql: sqlite3.Connection, room: int) -> None:
         self._sql, self._room = sql, room
@@ -251,10 +251,17 @@ class _Copy:
             self._copy_at_once("image", _IMAGE, "length(path) + ifnull(length(entry), 0)")
 
     def _copy_at_once(self, table: str, proper: str, length: str) -> None:
-        """Copy a table in one statement. Raise _InvalidRowError unless all rows are `proper` and fit into the limit.
+        """Copy a table in one statement.
 
         The pages of a hostile file may refer to themselves. The sum of `length` makes SQLite count steps in such a
         file, while a mere count of rows would be one long step.
+
+        Args:
+            proper: query that selects all valid rows.
+            length: SQL expression of the bytes in a row.
+
+        Raises:
+            _InvalidRowError: if a row is invalid, or the rows have too many bytes.
         """
         count, size = self._sql.execute(
             f"SELECT count(*), ifnull(sum({length} + 1), 0) FROM theirs.{table}"
@@ -288,7 +295,7 @@ class _Copy:
         proper = (
             is_number(number, 1, _MAX_NUMBER)
             and _is_id(id)
-            and (parent is None or parent in self._checkpoints)  # an older checkpoint, so never itself
+            and (parent is None or parent in self._checkpoints)  # a parent is always an older checkpoint
             and all(isinstance(number, float) and math.isfinite(number) for number in (time, duration))
             and all(is_number(count, 0, _MAX_NUMBER) for count in (files, size))
             and isinstance(incomplete, str)

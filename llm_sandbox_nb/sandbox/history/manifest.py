@@ -1,4 +1,4 @@
-"""Manifests, which have the entry at each path of a checkpoint, and the differences between manifests."""
+"""Manifests and the differences between them. The manifest of a checkpoint has an entry for each path."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def delta(before: Manifest, after: Manifest) -> dict[str, Entry | None]:
 
 
 def apply_delta(before: Manifest, changed: Mapping[str, Entry | None]) -> dict[str, Entry]:
-    """Apply the changes that `delta` returned to `before`."""
+    """Return a copy of `before` with the changes `changed`, which have the form of the result of `delta`."""
     after = dict(before)
     for path, entry in changed.items():
         if entry is None:
@@ -138,8 +138,8 @@ def own_files(manifest: Manifest, others: Iterable[tuple[Manifest, Manifest]]) -
     """Return the manifest without the changes of other people and programs.
 
     Args:
-        others: pairs of manifests, oldest first. Others made all changes between the two manifests of a pair. Paths
-            that have changed again later stay as they are.
+        others: pairs of manifests, oldest pair first. Other people and programs have made all changes between the two
+            manifests of a pair. If such a path has changed again later, its entry stays as in `manifest`.
     """
     own = dict(manifest)
     for before, after in reversed(list(others)):
@@ -171,7 +171,10 @@ def digests(entries: Iterable[Entry]) -> set[bytes]:
 
 
 def moved(manifest: Manifest, below: str) -> Manifest:
-    """Return a manifest whose paths are moved to the folder `below`. All entries of `manifest` are in one folder."""
+    """Return `manifest` with the folder that contains all its entries moved to `below`.
+
+    Return `manifest` unchanged if `below` is `/`, or is a path in `manifest` already.
+    """
     if below == "/" or not manifest or below in manifest:
         return manifest
     root = min(manifest, key=len)

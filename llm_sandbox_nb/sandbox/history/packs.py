@@ -71,7 +71,7 @@ class PackFolder:
 
         Raises:
             FileNotFoundError: if the pack is missing.
-            HistoryError: if the name is no pack name, or there is something other than a regular file.
+            HistoryError: if the name is no pack name, or is the name of something other than a regular file.
         """
         self._check(name)
         try:
@@ -103,7 +103,7 @@ class PackFolder:
             os.unlink(name, dir_fd=self._descriptor)
 
     def remove_all_but(self, known: Collection[str]) -> None:
-        """Remove packs that are not in `known`: leftovers of a process that was killed while changing packs."""
+        """Remove packs whose names are not in `known`. A process that was killed has left such packs."""
         with os.scandir(self._descriptor) as entries:
             names = [entry.name for entry in entries]
         for name in names:
@@ -112,7 +112,7 @@ class PackFolder:
                     self.remove(name)
 
     def share(self, name: str, other: PackFolder, size: int) -> None:
-        """Link a pack into another folder. If the file system cannot link, copy its `size` bytes.
+        """Make a hard link to a pack in another folder. If the filesystem cannot link, copy the pack's `size` bytes.
 
         Raises:
             HistoryError: if the pack is missing or not a regular file.
@@ -153,7 +153,8 @@ class PackFolder:
 class SharedPieces:
     """Pieces of content that several forks of one history need at the same time. Each piece is read and checked once.
 
-    A fork uses this object as a context. If there is no second fork at the same time, nothing is kept in memory.
+    A fork uses this object as a context while its files are restored. Pieces are kept in memory only while at least two
+    forks do so.
     """
 
     def __init__(self) -> None:
@@ -201,9 +202,9 @@ class PackWriter:
         self._file: BinaryIO | None = None
 
     def add(self, *parts: bytes | memoryview, known: Callable[[bytes], object] = lambda _: None) -> bytes:
-        """Write a piece, which is given in parts, unless this pack has the piece already or `known` finds the piece.
+        """Write a piece of content, whose bytes are the joined `parts`. Return the digest of the piece.
 
-        Return the digest of the piece.
+        A piece is not written if this pack has the piece already, or if `known` returns a value for the piece's digest.
 
         Raises:
             HistoryNotWrittenError: if this machine's disk is full.
@@ -241,7 +242,7 @@ class PackWriter:
 
 
 class PackReader:
-    """Reader of pieces, which checks them against their digests. Up to 16 files stay open."""
+    """Reader of pieces, which checks each piece (see `written`). Up to 16 pack files stay open."""
 
     def __init__(self, folder: PackFolder) -> None:
         self._folder = folder
@@ -257,7 +258,7 @@ class PackReader:
 
         Raises:
             FileNotFoundError: if the pack is missing.
-            HistoryError: if the content does not match its digest.
+            HistoryError: if the content does not match its digest, or is incomplete.
         """
         data = os.pread(self._descriptor(name), size, offset)
         same = zlib.crc32(data) == check if name in self.written else hashlib.sha256(data).digest() == digest

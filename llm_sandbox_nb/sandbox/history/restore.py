@@ -1,9 +1,9 @@
 """Restores, which put a sandbox's files back to the state of a checkpoint.
 
 A restore makes a plan of the differences (`Plan`), sends the plan to the executor as records (`RestoreBody`), and scans
-the files again. The connection is slow for much content. So if a file can be put into the sandbox from outside, the
-content is sent in such a file, the pack, which takes half the time. The executor writes files while the rest of the
-pack is being transferred.
+the files again. The connection to the executor is slow for much content. So if a file can be put into the sandbox from
+outside, the content is sent in such a file, called the pack. This takes half the time. The executor begins to write
+files while the rest of the pack is still being transferred.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MAX_PROBLEMS = 100
 _MIN_PATCH_BYTES = 2 * 1024 * 1024
 """Minimum size of a file of which only the changed pieces are written."""
 MIN_PACK_BYTES, MAX_PACK_BYTES = 2 * 1024 * 1024, 512 * 1024 * 1024
-"""Bytes of content for which a pack is made. A smaller pack would be slower, a larger one needs too much disk space."""
+"""Minimum and maximum bytes of a pack. A smaller pack would cost time. A larger pack would need too much disk space."""
 MAX_PACK_MEMORY_BYTES = 128 * 1024 * 1024
 """Maximum bytes of a pack that is in this machine's memory."""
 _READY = b"ready"
@@ -146,7 +146,7 @@ class _Restore:
         history.last_scan, history.entries, history.shell = new, _after(history.entries, plan), self._shell
         self._packs = self._packs and outcome.get("pack") != "missing"
         if body.pack and not self._packs:
-            return  # the next round uses the connection
+            return  # the next round sends all content through the connection
         self._problems += [*plan.problems, *_failures(outcome)]
         shell_problem = outcome.get("shell")
         self._shell_restored = self._shell is not None and not shell_problem
@@ -205,6 +205,7 @@ class Plan:
     patch: dict[str, Entry] = field(default_factory=dict)
     """Present entries of those files in `make` of which only some pieces must be written."""
     touch: list[tuple[str, Entry]] = field(default_factory=list)
+    """Entries of which only the metadata is changed."""
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -227,7 +228,7 @@ def has_content(path: str, entry: Entry) -> bool:
 
 
 def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> Plan:
-    """Plan the changes from `current` to `target`. `ImageFiles.expand` must have expanded both."""
+    """Return the changes that turn `current` into `target`. `ImageFiles.expand` must have expanded both before."""
     plan = Plan()
     _plan_deletes(plan, current, target)
     deleted = set(plan.delete)
@@ -253,7 +254,10 @@ def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> P
 
 
 def _plan_deletes(plan: Plan, current: Mapping[str, Entry], target: Mapping[str, Entry]) -> None:
-    """Plan the paths to delete. A folder is deleted as a whole, as is a path that is a folder in only one manifest."""
+    """Plan the paths to delete: paths that `target` does not have, and paths that are a folder in only one manifest.
+
+    A folder is deleted with everything below it, so the plan does not name the paths below.
+    """
     gone: set[str] = set()
     unwanted = (
         path
@@ -268,7 +272,10 @@ def _plan_deletes(plan: Plan, current: Mapping[str, Entry], target: Mapping[str,
 
 
 def _changed_groups(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> dict[str, str]:
-    """Return the first name of each group of hard links in which a name differs. These files will be made again."""
+    """Return the first path in `target` of each file with several names (hard links), if one of its paths differs.
+
+    The keys are the values of `Entry.group`. Such files will be made again with all their names.
+    """
     members: dict[str, list[str]] = defaultdict(list)
     for path, entry in target.items():
         if entry.group:
@@ -295,7 +302,7 @@ def _plan_file(plan: Plan, path: str, wanted: Entry, here: Entry | None) -> None
 
 
 def _same_content(wanted: Entry, here: Entry) -> bool:
-    """Return True if only metadata differs."""
+    """Return True if two entries differ only in metadata, so that the content need not be written."""
     if wanted.type != here.type or wanted.group != here.group:
         return False
     if wanted.type == FOLDER:
@@ -320,11 +327,11 @@ def _can_patch(wanted: Entry, here: Entry) -> bool:
 
 
 def printable(path: str) -> str:
-    """Return a text from a sandbox. Escape a text that is not printable."""
+    """Return a text from a sandbox, with escapes if the text is not printable."""
     return path if path.isprintable() else ascii(path)
 
 
-# -- its records ---------------------------------------------------------------------------------------------------
+# -- records of a plan ---------------------------------------------------------------------------------------------
 
 
 class RestoreBody:
@@ -371,7 +378,7 @@ class RestoreBody:
         self._ready.set()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield all records while the pack is put into the sandbox. A thread reads the content ahead."""
+        """Yield the body in pieces, while the pack is put into the sandbox. A thread reads the next piece ahead."""
         delivery: asyncio.Future[None] | None = None
         if self._deliver is not None:
             await self._ready.wait()
@@ -400,7 +407,7 @@ class RestoreBody:
 
 
 def _pack(plan: Plan) -> tuple[dict[bytes, Chunk], int]:
-    """Return the pieces of a pack by digest, each with its offset in the pack. Return also the size of the pack."""
+    """Return the pieces of a pack by digest, each with its offset in the pack. Also return the bytes of the pack."""
     pieces: dict[bytes, Chunk] = {}
     size = 0
     for path, entry in plan.make:
@@ -464,7 +471,7 @@ class _Records:
 
 
 def _new_holes(wanted: Entry, here: Entry) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of a file that have content now and become holes."""
+    """Yield start and end of each range of a file that has content now, and becomes a hole."""
     filled = [(chunk.offset, chunk.offset + chunk.length) for chunk in here.chunks or ()]
     for start, end in _holes(wanted.chunks or (), wanted.size):
         for first, last in filled:

@@ -1,6 +1,6 @@
 """Snapshots, which are reports of a sandbox about its files.
 
-They are limited, checked and hashed, because the sandbox may be hostile.
+Because the sandbox may be hostile, the size of a report is limited, its values are checked, and its content is hashed.
 """
 
 from __future__ import annotations
@@ -176,7 +176,8 @@ def _list(data: bytes) -> list[object]:
 def snapshot_changes(before: Manifest, snapshot: Snapshot, roots: Iterable[str]) -> dict[str, Entry | None]:
     """Return the changes from the manifest `before` to a snapshot, in the form of `manifest.delta`.
 
-    If a folder was deleted or is no longer listed, all entries of `before` are searched for entries below the folder.
+    If a folder was deleted, or its content is no longer listed, all entries of `before` below the folder count as
+    deleted. `roots` are the folders that were scanned.
 
     Raises:
         ProtocolError: if a file is reported without its folder.

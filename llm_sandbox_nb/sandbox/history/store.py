@@ -28,7 +28,7 @@ PACKS, LOCK = "packs", "lock"
 _CACHED_MANIFESTS = 4
 """Maximum number of manifests in memory."""
 _SHARE_AFTER_DROPPING = 0.9
-"""Share of the limit that is used at most after checkpoints were dropped. So not every checkpoint drops another."""
+"""Maximum share of the limit in use after old checkpoints were dropped. So not every new checkpoint drops another."""
 
 
 def is_history(folder: Path) -> bool:
@@ -174,7 +174,7 @@ class HistoryStore:
                     break
                 with contextlib.suppress(
                     FileNotFoundError
-                ):  # a reader's pack may be replaced by a smaller one
+                ):  # a writer may have replaced the pack by a smaller pack, so look for the piece once more
                     return self._reader.read(digest, *place)
                 if last:
                     raise HistoryError(f"The history in {self.folder} is damaged: {place[0]} is missing.")
@@ -252,12 +252,12 @@ class HistoryStore:
         """Store a checkpoint. Then drop the oldest checkpoints, except `pinned`, while the limit is exceeded.
 
         Args:
-            changed: the differences from the parent's entries.
+            changed: the differences from the entries of the checkpoint's parent, as from `manifest.delta`.
             manifest: all entries, which are kept in memory and must not be modified any more.
 
         Raises:
             HistoryError: if the parent is missing.
-            HistoryNotWrittenError: if this machine's disk is full; nothing was stored.
+            HistoryNotWrittenError: if this machine's disk is full. In this case, nothing was stored.
         """
         with self._mutex:
             try:
@@ -270,7 +270,8 @@ class HistoryStore:
             self._reader.written.add(content.name)
             if manifest is not None:
                 self._remember(checkpoint.id, manifest)
-            # Dropping copies used content into new packs. That fails on a full disk, and the history exceeds its limit.
+            # To drop checkpoints, content in use is copied into new packs. On a full disk, this fails, and the history
+            # exceeds its limit until a later commit.
             with contextlib.suppress(HistoryNotWrittenError), storing(self.folder):
                 gone, new = keep_within(
                     self._index, self._pack_folder, self._reader, self.limit, {*pinned, checkpoint.id}
@@ -381,9 +382,13 @@ def remove_history(folder: Path) -> None:
 def keep_within(
     index: Index, packs: PackFolder, reader: PackReader, limit: int, kept: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """Drop the oldest checkpoints, except `kept`, until the content fits into `limit` bytes.
+    """Drop the oldest checkpoints if all packs together have more than `limit` bytes.
 
-    Return the names of the removed packs, and the names of the new packs.
+    Stop when the content that is still in use has at most `_SHARE_AFTER_DROPPING` of the limit, or when only the
+    checkpoints with the ids `kept` are left.
+
+    Returns:
+        The names of the packs that were removed, and the names of the packs that replace them.
     """
     sizes = index.packs()
     if sum(sizes.values()) <= limit:
@@ -407,7 +412,7 @@ def keep_within(
 
 
 def _live(index: Index) -> dict[bytes, int]:
-    """Return the digests and sizes of all content that entries still use."""
+    """Return the size in bytes of each piece of content that an entry still uses, by digest."""
     rows = index.sql.execute(
         "SELECT entry FROM entries WHERE entry IS NOT NULL UNION ALL SELECT entry FROM image"
     )
@@ -417,7 +422,7 @@ def _live(index: Index) -> dict[bytes, int]:
 
 
 def _drop(index: Index, id: str) -> None:
-    """Drop a checkpoint, and move its changes to the next checkpoints."""
+    """Drop a checkpoint. Its changes become changes of the checkpoints whose parent it was."""
     sql, number = index.sql, index.number(id)
     (parent,) = sql.execute("SELECT parent FROM checkpoints WHERE number = ?", (number,)).fetchone()
     children = [row[0] for row in sql.execute("SELECT number FROM checkpoints WHERE parent = ?", (number,))]
