@@ -20,9 +20,9 @@ from llm_sandbox_nb.sandbox.network.secrets import parse_secrets
 _ALLOW = "allow"
 _TEXT_FIELDS = ("isolation", "profile", "image", "network", "index_url", "proxy")
 GIT_EMAIL = "sandbox@localhost"
-"""Value of the variable EMAIL inside. Commits have this address unless git is configured otherwise."""
+"""Value of the variable EMAIL inside. Git commits have this address unless git is configured otherwise."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Value of PATH with the folders of commands inside that only root can write."""
+"""Value of PATH inside. Only root can write these folders."""
 ROOT_ENVIRONMENT = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "PATH": SYSTEM_PATH}
 """Environment variables of root inside, for commands that do not come from the model."""
 _MAX_TEXT_LENGTH = 4096
@@ -79,8 +79,8 @@ class SandboxOptions:
             possible = " or ".join(f"network={name!r}" for name in isolation.networks)
             if self.network == _ALLOW:
                 raise ValueError(
-                    f"isolation {isolation.name!r} cannot hold a list of allowed hosts, because nothing separates it "
-                    "from this machine's network; use another isolation."
+                    f"isolation {isolation.name!r} cannot enforce a list of allowed hosts, because nothing separates "
+                    "it from this machine's network; use another isolation."
                 )
             raise ValueError(
                 f"isolation {isolation.name!r} has no network {self.network!r}: use another isolation, or {possible}."
@@ -113,7 +113,10 @@ class SandboxOptions:
 
     @property
     def has_door(self) -> bool:
-        """True if a proxy of this package is the only way out. (Docker's `public` is a packet filter instead.)"""
+        """True if the sandbox has a door to a proxy of this package, and no other way to the network.
+
+        Docker's network `public` needs no door, because a packet filter closes the forbidden addresses.
+        """
         return self.network == _ALLOW or (self.network == "public" and self.isolation == "bubblewrap")
 
     @property
@@ -127,7 +130,10 @@ class SandboxOptions:
         return self.limits or Limits()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the options as JSON values for a client or server, without the text of the certificates."""
+        """Return the options as JSON values for a client or server.
+
+        `directories`, `env` and the text of the certificates are left out.
+        """
         return {
             **{name: getattr(self, name) for name in _TEXT_FIELDS},
             "limits": self.limits and asdict(self.limits),
@@ -160,6 +166,8 @@ class SandboxOptions:
 
     def unmet_by(self, running: SandboxOptions, protection: Protection) -> dict[str, tuple[object, object]]:
         """Return the options that a running sandbox does not fulfil, each with the requested and the actual value.
+
+        `directories` and `env` are not compared.
 
         Args:
             running: the options with which the sandbox was started.

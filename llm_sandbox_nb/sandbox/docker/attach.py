@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _HEADER = struct.Struct(">BxxxI")
 _STDOUT, _STDERR = 1, 2
 _MAX_PIECE_BYTES = 16 * 1024 * 1024
-"""Maximum bytes of a piece. Engines send 32 KiB, so a much larger size means that the stream is not Docker's."""
+"""Maximum bytes of a piece. Engines send at most 32 KiB, so a much larger size means that another program answers."""
 _MAX_ANSWER_BYTES = 64 * 1024
 _STDERR_KEPT_BYTES = 4096
 CONNECT_TIMEOUT = 20.0
