@@ -60,7 +60,7 @@ class Directories:
 
     @property
     def answer(self) -> str:
-        """The answer file of benchmark tasks."""
+        """File for the answer to a benchmark task."""
         return f"{self.root}/answer.txt"
 
 
@@ -154,7 +154,7 @@ class CommandResult:
 
     @property
     def text(self) -> str:
-        """Both streams as text, in which undecodable bytes are replaced."""
+        """stdout and then stderr as one text, in which undecodable bytes are replaced."""
         return (self.stdout + self.stderr).decode("utf-8", "replace")
 
 
@@ -416,7 +416,7 @@ class Sandbox(Checkpointing):
     network: Network | None = None
     """The network if this process enforces the network's allow-list; otherwise None."""
     renewals: int = 0
-    """Number of times that the sandbox was renewed for another task."""
+    """Number of times that the sandbox was reset to its first state for another task."""
 
     @abstractmethod
     async def run(
@@ -548,11 +548,12 @@ class Sandbox(Checkpointing):
     ) -> list[str]:
         """Copy a file, or the content of a folder, from the sandbox into the host's folder `target`.
 
-        Only regular files and directories are written. They get plain modes, and are written only below `target` and
-        never through an existing link. A file with several names (hard links) stays one file, whose bytes count once.
+        Only regular files and directories are written, with the mode 0755 or 0644. They are written only below `target`
+        and never through an existing link. A file with several names (hard links) stays one file, whose bytes count
+        once.
 
         Args:
-            source: a path in the sandbox. A file is written only under the last part of this path.
+            source: a path in the sandbox. A single file gets the name at the end of this path, and no other name.
             target: the folder, made if missing.
             limit: maximum bytes. The number of files and folders is limited too: 1,000, and one more for each 4 KiB of
                 `limit`, at most 100,000.

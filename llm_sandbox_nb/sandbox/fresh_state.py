@@ -17,7 +17,7 @@ class FreshState:
     """State of a sandbox before its first command: a checkpoint of the files, and facts about everything else."""
 
     history: Path
-    """Folder of a history that has only this checkpoint."""
+    """Folder of a history whose only checkpoint is `checkpoint`."""
     checkpoint: str
     facts: Mapping[str, str]
     """Result of `ChannelSandbox.renew`."""

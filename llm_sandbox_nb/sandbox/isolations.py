@@ -17,7 +17,7 @@ of its network."""
 
 @dataclass(frozen=True)
 class Isolation:
-    """Properties of an isolation. `contract.Protection` is the protection in force, read back from each sandbox."""
+    """Properties of an isolation. In contrast, `contract.Protection` describes the protection of a certain sandbox."""
 
     name: str
     implementation: str

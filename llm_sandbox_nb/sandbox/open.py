@@ -63,7 +63,7 @@ class OwnSandbox(Protocol):
 
     @property
     def state(self) -> str:
-        """`created`, `running`, `exited`, ..."""
+        """State in the engine's words: `created`, `running`, `exited`, ..."""
 
     @property
     def owner_dead(self) -> bool:
@@ -169,7 +169,8 @@ def open_sandbox(
         ca_bundle: PEM file of certificates that programs inside trust.
         index_url: URL of a Python package index for programs inside.
         proxy: URL of an HTTP proxy for programs inside.
-        env: further environment variables. No other variable of this process is visible inside.
+        env: further environment variables for programs inside. At most a few harmless variables of this process, such
+            as TZ, are passed on in addition.
         allow: for the network `"allow"`: hosts that can be reached, as in `["pypi", "github.com:443", "*.a.org"]`.
         secrets: for the network `"allow"`: environment variables of this process, each with the hosts that get the
             value, as in `{"GITHUB_TOKEN": "api.github.com"}`. Programs inside see a placeholder. The proxy replaces the
@@ -248,7 +249,7 @@ files."""
 def remove_leftovers() -> None:
     """Remove leftovers of this user's killed processes: temporary folders, control groups, waiting processes.
 
-    Sandboxes that could be adopted stay. `AdoptingImplementation.reap_orphans` removes them later.
+    Sandboxes that could be adopted stay, because `AdoptingImplementation.reap_orphans` removes these.
     """
     if is_windows():
         return

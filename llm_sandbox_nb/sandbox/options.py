@@ -50,7 +50,7 @@ class SandboxOptions:
     env: Mapping[str, str] = field(default_factory=dict)
     """Further environment variables for all programs inside."""
     ca_bundle_pem: str | None = None
-    """Text of the certificates if a client on another machine sends them."""
+    """Text of the certificates, in place of `ca_bundle`. A client on another machine sends this text."""
     allow: tuple[str, ...] = ()
     """Hosts that can be reached with the network `allow`. `network.policy.HostRule` describes the format."""
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -188,14 +188,15 @@ class SandboxOptions:
 
 _PROTECTION_FIELDS = ("isolation", "profile", "network")
 _MAX_LIMITS = {"memory_bytes": 2**60, "pids": 2**22, "cpus": 10_000, "disk_bytes": 2**60, "files": 2**40}
-"""Maximum values that kernels and engines accept. Their own errors for larger values are hard to understand."""
+"""Maximum values that kernels and engines accept. This module checks them, because the error messages of kernels and
+engines are hard to understand."""
 
 
 def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
     """Check that a value is one of `choices`.
 
     Raises:
-        ValueError: if the value is another one. The message lists the choices.
+        ValueError: if the value is not one of `choices`. The message lists the choices.
     """
     if value in choices:
         return

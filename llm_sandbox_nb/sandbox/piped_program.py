@@ -10,8 +10,8 @@ from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
-"""Limit on each output stream, as for a command. The executor sends the first half of these bytes at once. It holds the
-rest back until the program ends, and leaves out the middle of longer output."""
+"""Maximum bytes of each output stream. The executor sends the first half of these bytes at once. It holds the rest back
+until the program ends, and leaves out the middle of longer output."""
 _MAX_UNSENT_BYTES = 16 * 1024 * 1024
 """Maximum number of bytes of input that the program has not read yet."""
 

@@ -30,7 +30,7 @@ ANSWER_TIMEOUT = 2.0
 """Seconds in which a prepared sandbox must answer when it is needed. A longer wait is useless, because an ordinary
 start takes little more time."""
 REPEAT_SECONDS = 1.0
-"""Seconds after which a prepared sandbox is replaced that a fork has taken. The delay leaves the processors to the
+"""Seconds after which a prepared sandbox that a fork has taken is replaced. The delay leaves the processors to the
 fork."""
 _VARIABLES = ("TZ", "DOCKER_HOST", "DOCKER_CONTEXT")
 """Environment variables of this process that affect the start of a sandbox."""
@@ -94,9 +94,8 @@ class PreparedSandboxes(Generic[T]):
     def prepare(self, options: SandboxOptions, count: int, seconds: float, owner: str = "") -> None:
         """Start sandboxes in the background until the owner has `count` prepared sandboxes with these options.
 
-        The owner's other prepared sandboxes end.
-
-        A failed start is only logged, because the ordinary start in a cell will report the reason.
+        The owner's other prepared sandboxes end. A failed start is only logged, because the ordinary start in a cell
+        will report the reason.
 
         Args:
             options: options of the sandboxes; see `why_not_prepared`.

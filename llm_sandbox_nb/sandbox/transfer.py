@@ -272,7 +272,7 @@ class Spool:
         """Add a frame.
 
         Raises:
-            ProtocolError: if the sandbox sends more than the limit.
+            ProtocolError: if the sandbox sends more than the limit, or a frame of another kind.
         """
         self._left -= len(payload)
         if kind != Kind.STDOUT or self._left < 0:

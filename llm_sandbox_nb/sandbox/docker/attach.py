@@ -1,7 +1,7 @@
 """Docker's attach connection to a container's stdin, stdout and stderr, implemented with asyncio.
 
 docker-py's own attach returns a blocking socket, loses the first bytes in a buffer of the HTTP library, and behaves
-differently with TLS. The request is only six lines of HTTP, and this code is the same for Unix sockets, TCP and TLS.
+differently with TLS. The request is only six lines of HTTP. This code works with Unix sockets, TCP and TLS alike.
 """
 
 from __future__ import annotations

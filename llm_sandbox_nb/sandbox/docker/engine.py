@@ -147,7 +147,8 @@ def engine_version(timeout: float = 15.0) -> str:
 def engine_errors(where: str = "") -> Iterator[None]:
     """Convert errors of requests that no engine answers into IsolationUnavailableError.
 
-    Error answers of an engine (`docker.errors.APIError`) are not converted, because the caller handles them.
+    `where` is the engine's address in the error message; the present engine's address if empty. Error answers of an
+    engine (`docker.errors.APIError`) are not converted, because the caller handles them.
     """
     import requests
 
@@ -190,7 +191,7 @@ def lost_errors() -> Iterator[None]:
 
 
 def unexpected(error: Exception, doing: str) -> SandboxError:
-    """Return the error for a refusal of the engine for which there is no better message. `doing` is e.g. `start it`."""
+    """Return the error for a refusal of the engine without a special message. `doing` is e.g. `start a container`."""
     return SandboxError(f"The Docker engine refused to {doing}: {one_line(error)}.")
 
 

@@ -193,7 +193,7 @@ class OwnContainer:
     id: str
     sandbox_id: str
     state: str
-    """`created`, `running`, `exited`, ..."""
+    """State in the engine's words: `created`, `running`, `exited`, ..."""
     owner_dead: bool
     created: float
     """Start time in seconds since the epoch."""

@@ -313,7 +313,7 @@ async def _end(container: str) -> None:
 
 
 async def _start_administrator(container: str) -> tuple[Channel, Callable[[], Awaitable[None]]]:
-    """Start a second executor for `exec(user=...)`, which is root inside with the rights of the profile `standard`.
+    """Start a second executor, for `exec(user=...)`. It is root inside, with the rights of the profile `standard`.
 
     Raises:
         SandboxLostError: if the container or the engine is gone.

@@ -155,9 +155,10 @@ class Door:
     """Door of a sandbox, which accepts connections and passes each to `serve`, until `close`.
 
     Args:
-        channel: channel to the executor, which forwards connections unless there is a `listener`.
+        channel: channel to the executor. The executor forwards connections unless there is a `listener`.
         serve: function that serves one connection until the connection ends.
-        listener: the sandbox's listening socket if the executor has sent it. Connections are then accepted on it.
+        listener: the sandbox's listening socket if the executor has sent it. This process then accepts connections
+            itself.
         at_once: maximum number of simultaneous connections.
     """
 

@@ -168,7 +168,7 @@ class TlsStream:
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
 
     async def handshake(self) -> None:
-        """Do the TLS handshake. Raises ConnectionError if the client refuses, for example without trust."""
+        """Do the TLS handshake. Raises ConnectionError if the client refuses, e.g. because of the certificate."""
         while True:
             try:
                 self._tls.do_handshake()
