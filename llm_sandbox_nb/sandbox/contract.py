@@ -351,8 +351,9 @@ class Checkpointing(ABC):
             limit: maximum bytes of the history; 4 GiB if None. Above this size, the oldest checkpoints are dropped.
 
         Raises:
-            HistoryError: if another sandbox uses the folder, or its content is not a history.
-            OSError: if the folder cannot be made or written.
+            HistoryError: if another sandbox uses the folder, if its content is not a history, or if the sandbox already
+                has checkpoints and so cannot continue `continue_from`.
+            HistoryNotWrittenError: if the folder cannot be made or written.
         """
 
     @abstractmethod
