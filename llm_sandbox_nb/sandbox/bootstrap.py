@@ -1,12 +1,12 @@
-"""The start of the executor: a small Python program in the sandbox reads the package `executor` from its stdin.
+"""The start of the executor. A small Python program in the sandbox reads the package `executor` from its stdin.
 
 The package is sent twice. First come the module sources as a JSON object, then the compiled modules. A Python of the
 same version uses the compiled modules, which saves a third of the start time. The modules are imported without writing
 to the sandbox's disk. They are compressed, because an engine needs more time to forward bytes than the sandbox needs
 to decompress them.
 
-In the executor, `signal` is the C module `_signal`. Python's `signal` imports `enum`, which takes as long as all
-modules of the executor.
+In the executor, `signal` is the C module `_signal`. Python's `signal` imports `enum`, which takes as long as the import
+of all modules of the executor.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from importlib.util import MAGIC_NUMBER, find_spec
 from types import CodeType
 
 SOURCE_TIMEOUT = 45
-"""Seconds in which the executor's modules must arrive. A limit is needed because a container's pipe stays open if its
-owner dies."""
+"""Seconds in which the executor's modules must arrive. If the owner of a container dies before, the pipe stays open. So
+the program would wait for ever without this limit."""
 FOLDER_VARIABLE = "LLM_SANDBOX_FOLDER"
 """Environment variable with a folder that the executor removes at its end, even if its modules never arrive."""
 PROGRAM_MARK = FOLDER_VARIABLE
@@ -102,7 +102,10 @@ def executor_source() -> bytes:
 
 
 def _compiled(name: str) -> CodeType:
-    """Return the code of a module of the executor. Python's own cache has it; to compile all takes 0.1 s."""
+    """Return the code of a module of the executor, from Python's own cache if possible.
+
+    To compile all modules takes 0.1 seconds.
+    """
     spec = find_spec(f"{__package__}.{name}")
     assert spec is not None
     assert isinstance(spec.loader, InspectLoader)
@@ -112,6 +115,6 @@ def _compiled(name: str) -> CodeType:
 
 
 def _with_file_name(code: CodeType, name: str) -> CodeType:
-    """Replace the path of the module, which would show folders of this machine in the sandbox."""
+    """Replace the file's path in the code, because the path would show folders of this machine in the sandbox."""
     inner = (_with_file_name(part, name) if isinstance(part, CodeType) else part for part in code.co_consts)
     return code.replace(co_filename=name, co_consts=tuple(inner))

@@ -13,7 +13,7 @@ ROOT_INSIDE = (
     "CAP_SETGID",
     "CAP_SETUID",
 )
-"""Capabilities of root inside a sandbox, which concern files and users."""
+"""Capabilities that root inside a sandbox has. They concern files, users and processes."""
 _CAPABILITIES = (
     "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
     "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
@@ -39,7 +39,8 @@ def keep_only(mask):
     if rights:
         sys.exit('rights cannot be given up: ' + ' '.join(rights))
 """
-"""A program that keeps only some capabilities. prctl 24 drops one from the bounding set; 38 forbids new privileges."""
+"""A Python program that keeps only some capabilities. prctl 24 drops a capability from the bounding set, and prctl 38
+forbids new privileges."""
 _BECOME_USER = """
 import ctypes, os, sys
 def become(user):
@@ -66,7 +67,10 @@ def capability_names(mask: int) -> tuple[str, ...]:
 
 
 def keep_only(names: Iterable[str]) -> str:
-    """Return a Python program that permanently drops all capabilities except these, whose numbers are below 32."""
+    """Return a Python program that permanently drops all capabilities except `names`.
+
+    The kernel's numbers of these capabilities must be below 32.
+    """
     mask = sum(1 << _CAPABILITIES.index(name.removeprefix("CAP_")) for name in names)
     return f"{_KEEP_ONLY}\nkeep_only({mask})\n"
 

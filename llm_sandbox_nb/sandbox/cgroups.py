@@ -14,7 +14,7 @@ _PEAK_FILES = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 
 
 def read_if_there(path: Path) -> str:
-    """Return the stripped text of a file of the kernel, or an empty text if the file cannot be read."""
+    """Return the text of a small file without outer white space, or an empty text if the file cannot be read."""
     try:
         return path.read_text("utf-8", "replace").strip()
     except OSError:
@@ -22,7 +22,10 @@ def read_if_there(path: Path) -> str:
 
 
 def find_hierarchies(proc: Path) -> Iterator[tuple[int, frozenset[str], str, Path]]:
-    """Yield version, controllers, root and mount point of each mounted hierarchy."""
+    """Yield version, controllers, topmost group and mount point of each hierarchy that is mounted.
+
+    The mount point shows the topmost group. For version 2, the set of controllers is empty. `proc` is the folder /proc.
+    """
     for line in (proc / "self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
@@ -34,7 +37,7 @@ def find_hierarchies(proc: Path) -> Iterator[tuple[int, frozenset[str], str, Pat
 
 
 def own_groups(controller: str) -> list[tuple[Path, int]]:
-    """Return the control groups of this process with their versions, from the innermost to the root."""
+    """Return the control groups of this process for `controller`, each with its version, the innermost group first."""
     proc = Path("/proc")
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
@@ -75,9 +78,10 @@ def memory_peak(group: Path, version: int) -> int | None:
 
 
 def memory_peak_of_container(pid: int, container: str) -> int | None:
-    """Return the `memory_peak` of the container whose first process is `pid`. None for a container of another machine.
+    """Return the `memory_peak` of the container whose id is `container`, and whose first process is `pid`.
 
-    The name of the container's control group has the id of the container.
+    None if the kernel does not report it, or if the container is on another machine. The container's id must be in the
+    name of the process's control group, because `pid` may be the id of an unrelated process here.
     """
     for line in read_if_there(Path(f"/proc/{pid}/cgroup")).splitlines():
         _, controllers, group = line.split(":", 2)
@@ -94,7 +98,7 @@ def memory_peak_of_container(pid: int, container: str) -> int | None:
 
 
 def _given_back(group: Path) -> int:
-    """Return the size of the page cache that the kernel frees when a process needs memory."""
+    """Return the bytes of page cache that the kernel frees when a process needs memory."""
     for line in read_if_there(group / "memory.stat").splitlines():
         name, _, value = line.partition(" ")
         if name in ("inactive_file", "total_inactive_file") and value.isdigit():

@@ -1,4 +1,4 @@
-"""A sandbox whose methods send requests to an executor. Isolations differ only in the start of the executor."""
+"""A sandbox whose methods send requests to an executor. Isolations differ only in how they start the executor."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _P = ParamSpec("_P")
 def _repeatable(
     method: Callable[Concatenate[ChannelSandbox, _P], Awaitable[_T]],
 ) -> Callable[Concatenate[ChannelSandbox, _P], Coroutine[Any, Any, _T]]:
-    """Decorate a method to run a second time if the connection breaks and can be restored."""
+    """Decorate a method, so that it runs a second time if the connection breaks and can be restored."""
 
     @functools.wraps(method)
     async def repeated(self: ChannelSandbox, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -79,14 +79,14 @@ class ChannelSandbox(CheckpointingSandbox):
     """A sandbox whose executor answers on `channel`.
 
     Args:
-        channel: the channel; `start` sends the greeting.
+        channel: the connection to the executor. `start` sends the greeting through the channel.
         id: an id that is unique among sandboxes.
         directories: folders that `start` makes inside.
         protection: the protection in force.
         kill: function that ends the sandbox from outside and removes it. It is called once, at `close` or when the
             sandbox is lost.
-        spill: folder inside for the full output of commands whose output exceeds the limit.
-        hello: further parameters of the greeting, e.g. `history`, the only folder with a history.
+        spill: folder inside the sandbox, for the full output of commands whose output exceeds the limit.
+        hello: further parameters of the greeting, e.g. `history`, the only folder that checkpoints cover.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class ChannelSandbox(CheckpointingSandbox):
         self.release_pack: Callable[[], None] | None = None
         """See `ExecutorConnection.release_pack`."""
         self.take_listener: Callable[[], Awaitable[socket.socket]] | None = None
-        """Function that moves the door's listening socket into this process, which is faster than relaying the data.
-        None if the isolation cannot move the socket."""
+        """Function that moves the door's listening socket into this process. This is faster than forwarding all data
+        through the executor. None if the isolation cannot move the socket."""
         self.start_clone: Callable[[], Awaitable[CheckpointingSandbox]] | None = None
         """Function that starts another sandbox with the same options. `start_sandbox` sets the function."""
         isolation = ISOLATIONS[protection.isolation]
@@ -281,7 +281,7 @@ class ChannelSandbox(CheckpointingSandbox):
             await self.channel.ensure_connected()
             if exclusive:
                 raise OSError(
-                    f"The connection broke while {path} was made; check if the file exists."
+                    f"The connection broke while {path} was written; check if the file exists."
                 ) from None
             answer = await self.channel.call(params, body=body(), timeout=FILE_TIMEOUT)
         raise_error(answer, path)
@@ -372,7 +372,7 @@ class ChannelSandbox(CheckpointingSandbox):
     async def clone(self) -> CheckpointingSandbox:
         """See `CheckpointingSandbox.clone`."""
         if self.start_clone is None:
-            raise SandboxError("This sandbox cannot start another one; open it with open_sandbox().")
+            raise SandboxError("This sandbox cannot start another sandbox; open one with open_sandbox().")
         return await self.start_clone()
 
     async def request_files(
@@ -434,7 +434,7 @@ class AdministeredSandbox(ChannelSandbox):
     async def command(
         self, params: Mapping[str, Any], body: bytes, output: CommandOutput, timeout: float | None
     ) -> CommandResult:
-        """See `ChannelSandbox.command`. The second executor executes commands as other users than the model's."""
+        """See `ChannelSandbox.command`. Commands for another user than the model's run in the second executor."""
         if params.get("user") in self._own_names:
             params = {**params, "user": None}
         if params.get("user") is None:

@@ -1,4 +1,4 @@
-"""The contract of a sandbox. Every isolation fulfils this contract, in this process or behind a server.
+"""The contract that every sandbox fulfils, with each isolation, in this process or on a server.
 
     async with open_sandbox("docker") as box:
         await box.upload("data", "input")
@@ -23,7 +23,8 @@ from typing import Literal, Protocol, Self
 StreamName = Literal["stdout", "stderr"]
 TransferKind = Literal["file", "folder"]
 OutputCallback = Callable[[StreamName, bytes], None]
-"""Function that is called in the sandbox's event loop with each piece of output. The function must not block."""
+"""Function that gets the name of a stream and a piece of output. It is called in the sandbox's event loop for each
+piece, and must not block."""
 
 DEFAULT_COMMAND_TIMEOUT = 120.0
 """Time limit of a command in seconds, unless the caller or the option `command_timeout` sets another limit."""
@@ -35,7 +36,10 @@ HISTORY_LIMIT = 4 * 1024**3
 
 @dataclass(frozen=True)
 class Directories:
-    """Folders inside the sandbox, named as in the paper. By default, only the isolation `process` changes `root`."""
+    """Folders inside the sandbox, with the names of the LLM-in-Sandbox paper.
+
+    The isolation `process` has another `root` by default: a new folder of this machine.
+    """
 
     root: str = "/testbed"
 
@@ -56,7 +60,7 @@ class Directories:
 
     @property
     def answer(self) -> str:
-        """The answer file of benchmark tasks."""
+        """File for the answer to a benchmark task."""
         return f"{self.root}/answer.txt"
 
 
@@ -74,7 +78,7 @@ class Limits:
 
     @property
     def disk(self) -> list[int | None]:
-        """The two limits on files, as the greeting of the executor has them."""
+        """`disk_bytes` and `files` as a list, for the greeting to the executor."""
         return [self.disk_bytes, self.files]
 
 
@@ -94,7 +98,10 @@ class ResourceUsage:
 
 @dataclass(frozen=True)
 class Protection:
-    """Protection in force. The values are read back from the engine or the kernel, and never those of the request."""
+    """Protection in force, as far as possible read back from the engine or the kernel.
+
+    A request can promise more protection than the engine and the kernel provide.
+    """
 
     isolation: str
     """Name of the isolation in the registry `isolations.ISOLATIONS`."""
@@ -138,15 +145,16 @@ class CommandResult:
     """Number of bytes that the command wrote, including the bytes that were left out."""
     stderr_bytes: int = 0
     full_output: str | None = None
-    """Path of a file in the sandbox with the complete output, up to a limit. None if there is no such file."""
+    """Path of a file in the sandbox with the first 256 MiB of the output. None if the result has all output, or if the
+    file could not be made."""
     notice: str = ""
     """A sentence about the shell, e.g. that a new shell was started because `exit` ended the old one."""
     background: bytes = b""
-    """Output that background jobs of earlier calls have written since the last call, up to a limit."""
+    """Output that background jobs of earlier calls have written since the last call: at most the last 64 KiB."""
 
     @property
     def text(self) -> str:
-        """Both streams as text, in which undecodable bytes are replaced."""
+        """stdout and then stderr as one text, in which undecodable bytes are replaced."""
         return (self.stdout + self.stderr).decode("utf-8", "replace")
 
 
@@ -203,7 +211,7 @@ class Checkpoint:
     duration: float = 0.0
     """Seconds that the checkpoint took."""
     incomplete: str = ""
-    """Sentences about files that could not be kept."""
+    """Sentences about files that could not be kept. Empty if all files were kept."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +251,7 @@ class History(Protocol):
 
     @property
     def scope(self) -> str:
-        """Text about the files that checkpoints cover, which also states that running processes are not restored."""
+        """Text about the files that checkpoints cover. The text also states that processes are not covered."""
         ...
 
     @property
@@ -267,12 +275,13 @@ class History(Protocol):
 
 @dataclass
 class Connection:
-    """A connection, or an attempt, of a sandbox whose network is an allow-list."""
+    """A connection of a sandbox through the package's proxy, or an attempt that was refused or failed."""
 
     host: str
     port: int
     decision: Literal["allowed", "refused", "failed"] = "allowed"
-    """`refused` if the policy forbids the connection; `failed` if no server answered or the client disconnected."""
+    """`refused` if the policy forbids the connection or the request is invalid; `failed` for all other problems, e.g.
+    if no server answered or the client disconnected."""
     reason: str = ""
     """Reason for the refusal or failure."""
     rule: str = ""
@@ -292,7 +301,7 @@ class Connection:
 
 
 class Network(Protocol):
-    """A network with an allow-list (see `SandboxOptions.allow`), from the view of the sandbox's owner."""
+    """The owner's view of a sandbox's network behind the package's proxy, which enforces `SandboxOptions.allow`."""
 
     on_connection: Callable[[Connection], None] | None
     """Function that is called with each connection that ends or is refused."""
@@ -330,20 +339,21 @@ class Checkpointing(ABC):
     async def keep_history(
         self, folder: Path | str, *, continue_from: Path | str | None = None, limit: int | None = None
     ) -> None:
-        """Store checkpoints in `folder` from now on. Without this call, they are in a temporary folder until `close`.
+        """Store checkpoints in `folder` from now on.
 
-        If `folder` already has a history, this history is continued. Otherwise `folder` gets the sandbox's existing
-        checkpoints or, if there are none, the checkpoints of `continue_from`. Hard links share their content, so that
-        nothing is copied.
+        Without this call, checkpoints are in a temporary folder, which `close` removes. If `folder` already has a
+        history, this history is continued. Otherwise `folder` gets the sandbox's existing checkpoints or, if there are
+        none, the checkpoints of `continue_from`. If possible, their content is shared by hard links and not copied.
 
         Args:
             folder: a folder on this machine, made if missing.
             continue_from: a folder with a history.
-            limit: maximum bytes, or 4 GiB if None. Above this size, the oldest checkpoints are dropped.
+            limit: maximum bytes of the history; 4 GiB if None. Above this size, the oldest checkpoints are dropped.
 
         Raises:
-            HistoryError: if another sandbox uses the folder, or its content is not a history.
-            OSError: if the folder cannot be made or written.
+            HistoryError: if another sandbox uses the folder, if its content is not a history, or if the sandbox already
+                has checkpoints and so cannot continue `continue_from`.
+            HistoryNotWrittenError: if the folder cannot be made or written.
         """
 
     @abstractmethod
@@ -354,7 +364,7 @@ class Checkpointing(ABC):
         Call this method while no command runs, because a command could change files meanwhile.
 
         Raises:
-            OSError: if this machine's disk is full.
+            HistoryNotWrittenError: if this machine's disk is full.
         """
 
     @abstractmethod
@@ -365,8 +375,8 @@ class Checkpointing(ABC):
         restored.
 
         Raises:
-            HistoryError: if there is no such checkpoint. Nothing was changed.
-            SandboxError: if files of the image are needed and cannot be read. Nothing was changed.
+            HistoryError: if there is no such checkpoint. In this case nothing was changed.
+            SandboxError: if files of the image are needed and cannot be read. In this case nothing was changed.
         """
 
     @abstractmethod
@@ -385,8 +395,9 @@ class Checkpointing(ABC):
     async def changes(self, a: str | None = None, b: str | None = None) -> Changes:
         """Return the differences from checkpoint `a` to checkpoint `b`, anywhere in the sandbox.
 
-        The current files take the place of an argument that is left out. If both are left out, return the changes below
-        the working directory since the last such call, or since the start. Such a call needs no checkpoints.
+        If one argument is left out, the current files take its place. If both are left out, return the changes below
+        the working directory since the last call without arguments, or since the start of the sandbox. A call without
+        arguments needs no checkpoints.
 
         Raises:
             HistoryError: if there is no such checkpoint.
@@ -397,7 +408,7 @@ class Sandbox(Checkpointing):
     """A computer for one model. Use a sandbox from one event loop, in which several calls may run at the same time.
 
     Every method raises `SandboxLostError` if the sandbox has died or does not answer. Paths are absolute, or relative
-    to `directories.root`. No shell expands them.
+    to `directories.root`. No shell expands `~`, `*` or variables in paths.
     """
 
     id: str
@@ -406,7 +417,7 @@ class Sandbox(Checkpointing):
     network: Network | None = None
     """The network if this process enforces the network's allow-list; otherwise None."""
     renewals: int = 0
-    """Number of times that the sandbox was renewed for another task."""
+    """Number of times that the sandbox was reset to its first state for another task."""
 
     @abstractmethod
     async def run(
@@ -420,9 +431,9 @@ class Sandbox(Checkpointing):
     ) -> CommandResult:
         """Run `command` in the persistent shell: `cd`, `export`, functions and activated environments survive.
 
-        A second `run` waits for the first. stdin is empty. A time-out kills all processes of the call, even those that
-        use `setsid` or ignore TERM. The call then returns the output so far, and the shell stays usable. Cancelling the
-        awaiting task interrupts the command.
+        A second `run` waits for the first. The command's stdin is empty. A time-out kills all processes of the call,
+        even those that use `setsid` or ignore TERM. The call then returns the output so far, and the shell stays
+        usable. Cancelling the awaiting task interrupts the command.
 
         Args:
             command: source for bash.
@@ -538,17 +549,18 @@ class Sandbox(Checkpointing):
     ) -> list[str]:
         """Copy a file, or the content of a folder, from the sandbox into the host's folder `target`.
 
-        Only regular files and directories are written. They get plain modes, and are written only below `target` and
-        never through an existing link. A file with several names (hard links) stays one file, whose bytes count once.
+        Only regular files and directories are written, with the mode 0755 or 0644. They are written only below `target`
+        and never through an existing link. A file with several names (hard links) stays one file, whose bytes count
+        once.
 
         Args:
-            source: a path in the sandbox. A file is written only under the last part of this path.
+            source: a path in the sandbox. A single file gets the name at the end of this path, and no other name.
             target: the folder, made if missing.
             limit: maximum bytes. The number of files and folders is limited too: 1,000, and one more for each 4 KiB of
                 `limit`, at most 100,000.
             kind: the kind of `source`. If None, a path with a slash at its end is a folder, and a name with an ending
-                (`a.txt`) is a file. Otherwise the sandbox decides, so an untrusted image can write several files into
-                `target`.
+                (`a.txt`) is a file. For any other path the sandbox decides, so an untrusted image can write several
+                files into `target`.
             replace: True to replace existing files of `target`; False to leave out files whose names are taken.
 
         Returns:
@@ -557,7 +569,8 @@ class Sandbox(Checkpointing):
 
         Raises:
             FileNotFoundError: if `source` is missing.
-            TransferError: if the sandbox sent something other than the requested file. Nothing was written.
+            TransferError: if the sandbox sent invalid data, or something other than the requested file. In the second
+                case nothing was written.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Exceptions that sandboxes raise. `llm_sandbox_nb.errors` draws the tree."""
+"""Exceptions that sandboxes raise. `llm_sandbox_nb.errors` shows the tree of the package's exceptions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from llm_sandbox_nb.errors import LLMSandboxError
 
 
 class SandboxError(LLMSandboxError):
-    """Base class of the exceptions of sandboxes. A sandbox cannot be opened, or has failed.
+    """Base class of the exceptions of sandboxes: a sandbox cannot be opened, or has failed.
 
     For example, use another isolation if no container can be started::
 
@@ -32,7 +32,7 @@ class ImageError(SandboxError):
 
 
 class SandboxLostError(SandboxError):
-    """The sandbox died or stopped answering. Every further call raises this error: open a new sandbox.
+    """The sandbox died or stopped answering. Every further call raises this error, so open a new sandbox.
 
     For example, `box.run("ls")` after `box.close()`.
     """
@@ -58,7 +58,7 @@ class OutputLimitExceededError(SandboxError):
 
 
 class HistoryError(SandboxError):
-    """A checkpoint or a file in it is missing, or the history cannot be used. The files are unchanged.
+    """A checkpoint, or a file in it, is missing, or the history cannot be used. The sandbox's files are unchanged.
 
     For example, `box.restore("no-such-checkpoint")`.
     """

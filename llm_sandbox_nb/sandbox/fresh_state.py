@@ -17,7 +17,7 @@ class FreshState:
     """State of a sandbox before its first command: a checkpoint of the files, and facts about everything else."""
 
     history: Path
-    """Folder of a history that has only this checkpoint."""
+    """Folder of a history whose only checkpoint is `checkpoint`."""
     checkpoint: str
     facts: Mapping[str, str]
     """Result of `ChannelSandbox.renew`."""
@@ -66,7 +66,7 @@ def why_not_renewable(box: Sandbox) -> str:
     if not isinstance(box, ChannelSandbox):
         return "Another process holds this sandbox."
     if box.network is not None:
-        return "A person may allow it more hosts while a task runs."
+        return "A person may allow this sandbox more hosts while a task runs."
     if "kernel keys" not in closed_and_open(box.executor.get("calls"))[0]:
-        return "The kernel's key rings can be used in it, and no checkpoint covers them."
+        return "The kernel's key rings can be used in this sandbox, and no checkpoint covers them."
     return ""

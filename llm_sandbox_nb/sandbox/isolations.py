@@ -1,4 +1,4 @@
-"""The registry of isolations: the properties that the package needs before the import of an isolation.
+"""The registry of isolations: the properties that the package needs before it imports the module of an isolation.
 
 A new isolation needs a row in this registry, a module with the functions of `open.Implementation`, and descriptions for
 people in `trajectory/protection.py:ISOLATION_WORDS` and `agent/control/question.py:_PLACES`. This module imports no
@@ -17,7 +17,7 @@ of its network."""
 
 @dataclass(frozen=True)
 class Isolation:
-    """Properties of an isolation. `contract.Protection` is the protection in force, read back from each sandbox."""
+    """Properties of an isolation. In contrast, `contract.Protection` describes the protection of a certain sandbox."""
 
     name: str
     implementation: str
@@ -50,7 +50,7 @@ ISOLATIONS: dict[str, Isolation] = {
             "docker",
             "llm_sandbox_nb.sandbox.docker.sandbox",
             "start an engine or point DOCKER_HOST to one; make the image: llm-sandbox-nb image build",
-            "It covers every file in the container, but not running processes.",
+            "Checkpoints cover every file in the container, but not running processes.",
             takes_images=True,
             usual_network="public",
             survives_owner=True,
@@ -59,14 +59,14 @@ ISOLATIONS: dict[str, Isolation] = {
             "bubblewrap",
             "llm_sandbox_nb.sandbox.bubblewrap.sandbox",
             "on Linux, install the package bubblewrap and allow unprivileged user namespaces",
-            "It covers every folder that can be written in the sandbox, but not running processes.",
+            "Checkpoints cover every folder that can be written in the sandbox, but not running processes.",
         ),
         Isolation(
             "process",
             "llm_sandbox_nb.sandbox.process",
             "use Linux, and install bash",
-            "It covers the working directory only, and no running processes: the rest of what commands can "
-            "change here belongs to your own machine.",
+            "Checkpoints cover the working directory only, and no running processes: everything else that "
+            "commands can change here belongs to your own machine.",
             automatic=False,
             isolates=False,
             networks=("open",),

@@ -1,4 +1,4 @@
-"""Temporary folders with an owner, which is a process that holds a lock on a file in the folder until its end."""
+"""Temporary folders with an owner. The owner is a process that keeps a file in the folder locked until it ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llm_sandbox_nb.windows import NOT_INHERITED, is_windows, try_lock
 
 TEMPORARY_PREFIX, LOCK_NAME = "llm-sandbox-nb-", "in-use"
 _MIN_AGE_SECONDS = 3600.0
-"""Age at which an empty folder without a lock is considered a leftover of an earlier version."""
+"""Age at which an empty folder without a lock file is considered a leftover of an earlier version."""
 
 
 def remove_left_folders(prefix: str, lock: str, in_use: Callable[[Path], bool] = lambda folder: False) -> int:

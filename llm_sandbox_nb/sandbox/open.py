@@ -63,7 +63,7 @@ class OwnSandbox(Protocol):
 
     @property
     def state(self) -> str:
-        """`created`, `running`, `exited`, ..."""
+        """State in the engine's words: `created`, `running`, `exited`, ..."""
 
     @property
     def owner_dead(self) -> bool:
@@ -89,7 +89,7 @@ class AdoptingImplementation(Implementation, Protocol):
     """The module of an isolation with `survives_owner`."""
 
     def list_own(self, labels: Mapping[str, str] | None = None) -> Sequence[OwnSandbox]:
-        """Return all sandboxes of this isolation with these labels. Raises IsolationUnavailableError."""
+        """Return the sandboxes of this isolation that have all these labels. Raises IsolationUnavailableError."""
 
     async def add_label(self, sandbox: Sandbox, name: str, value: str) -> None:
         """Add a label to a running sandbox. The value consists of letters and digits. Raises SandboxError."""
@@ -163,17 +163,18 @@ def open_sandbox(
         image: Docker image; the package's image if None.
         network: `"none"`; `"allow"` for only the hosts of `allow`; `"public"` for the internet without private
             addresses and addresses of the host; or `"open"` for everything that the host reaches, which is not safe.
-            The default depends on the isolation and profile.
+            The default is `"allow"` if there are `allow` or `secrets`. Otherwise it depends on isolation and profile.
         limits: limits on memory, processes, processors and files.
         directories: folders inside; by default `/testbed` and below.
         ca_bundle: PEM file of certificates that programs inside trust.
-        index_url: Python package index for programs inside.
-        proxy: HTTP proxy for programs inside.
-        env: further environment variables. No other variable of this process is visible inside.
+        index_url: URL of a Python package index for programs inside.
+        proxy: URL of an HTTP proxy for programs inside.
+        env: further environment variables for programs inside. At most a few harmless variables of this process, such
+            as TZ, are passed on in addition.
         allow: for the network `"allow"`: hosts that can be reached, as in `["pypi", "github.com:443", "*.a.org"]`.
         secrets: for the network `"allow"`: environment variables of this process, each with the hosts that get the
             value, as in `{"GITHUB_TOKEN": "api.github.com"}`. Programs inside see a placeholder. The proxy replaces the
-            placeholder in headers. For a host such as `"api.github.com+body"`, it does so in bodies too.
+            placeholder in the headers of requests and, if the host ends in `+body`, in their bodies too.
 
     Raises, at the start:
         IsolationUnavailableError: if the isolation does not work here. The message has the remedy.
@@ -207,7 +208,8 @@ async def start_sandbox(
     Args:
         options: options of the sandbox.
         labels: see `Implementation.start`.
-        served_elsewhere: True if another process will call `serve_network` for a sandbox with a door.
+        served_elsewhere: True if another process will call `serve_network` in case the sandbox has a door (see
+            `SandboxOptions.has_door`).
     """
     await asyncio.to_thread(_remove_temporary_once)
     name = options.isolation
@@ -240,13 +242,14 @@ def remove_temporary() -> None:
 
 
 _remove_temporary_once = functools.cache(remove_temporary)
-"""Function that removes such files once per process, which is enough because only killed processes leave files."""
+"""`remove_temporary`, but only the first call does something. This is enough, because only killed processes leave
+files."""
 
 
 def remove_leftovers() -> None:
     """Remove leftovers of this user's killed processes: temporary folders, control groups, waiting processes.
 
-    `AdoptingImplementation.reap_orphans` removes sandboxes that could be adopted.
+    Sandboxes that could be adopted stay, because `AdoptingImplementation.reap_orphans` removes these.
     """
     if is_windows():
         return

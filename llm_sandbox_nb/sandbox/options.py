@@ -20,9 +20,9 @@ from llm_sandbox_nb.sandbox.network.secrets import parse_secrets
 _ALLOW = "allow"
 _TEXT_FIELDS = ("isolation", "profile", "image", "network", "index_url", "proxy")
 GIT_EMAIL = "sandbox@localhost"
-"""Value of the variable EMAIL inside. Commits have this address unless git is configured otherwise."""
+"""Value of the variable EMAIL inside. Git commits have this address unless git is configured otherwise."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Value of PATH with the folders of commands inside that only root can write."""
+"""Value of PATH inside. Only root can write these folders."""
 ROOT_ENVIRONMENT = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "PATH": SYSTEM_PATH}
 """Environment variables of root inside, for commands that do not come from the model."""
 _MAX_TEXT_LENGTH = 4096
@@ -50,7 +50,7 @@ class SandboxOptions:
     env: Mapping[str, str] = field(default_factory=dict)
     """Further environment variables for all programs inside."""
     ca_bundle_pem: str | None = None
-    """Text of the certificates if a client on another machine sends them."""
+    """Text of the certificates, in place of `ca_bundle`. A client on another machine sends this text."""
     allow: tuple[str, ...] = ()
     """Hosts that can be reached with the network `allow`. `network.policy.HostRule` describes the format."""
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -79,8 +79,8 @@ class SandboxOptions:
             possible = " or ".join(f"network={name!r}" for name in isolation.networks)
             if self.network == _ALLOW:
                 raise ValueError(
-                    f"isolation {isolation.name!r} cannot hold a list of allowed hosts, because nothing separates it "
-                    "from this machine's network; use another isolation."
+                    f"isolation {isolation.name!r} cannot enforce a list of allowed hosts, because nothing separates "
+                    "it from this machine's network; use another isolation."
                 )
             raise ValueError(
                 f"isolation {isolation.name!r} has no network {self.network!r}: use another isolation, or {possible}."
@@ -113,7 +113,10 @@ class SandboxOptions:
 
     @property
     def has_door(self) -> bool:
-        """True if a proxy of this package is the only way out. (Docker's `public` is a packet filter instead.)"""
+        """True if the sandbox has a door to a proxy of this package, and no other way to the network.
+
+        Docker's network `public` needs no door, because a packet filter closes the forbidden addresses.
+        """
         return self.network == _ALLOW or (self.network == "public" and self.isolation == "bubblewrap")
 
     @property
@@ -127,7 +130,10 @@ class SandboxOptions:
         return self.limits or Limits()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the options as JSON values for a client or server, without the text of the certificates."""
+        """Return the options as JSON values for a client or server.
+
+        `directories`, `env` and the text of the certificates are left out.
+        """
         return {
             **{name: getattr(self, name) for name in _TEXT_FIELDS},
             "limits": self.limits and asdict(self.limits),
@@ -161,6 +167,8 @@ class SandboxOptions:
     def unmet_by(self, running: SandboxOptions, protection: Protection) -> dict[str, tuple[object, object]]:
         """Return the options that a running sandbox does not fulfil, each with the requested and the actual value.
 
+        `directories` and `env` are not compared.
+
         Args:
             running: the options with which the sandbox was started.
             protection: the protection of the sandbox that is in force.
@@ -180,14 +188,15 @@ class SandboxOptions:
 
 _PROTECTION_FIELDS = ("isolation", "profile", "network")
 _MAX_LIMITS = {"memory_bytes": 2**60, "pids": 2**22, "cpus": 10_000, "disk_bytes": 2**60, "files": 2**40}
-"""Maximum values that kernels and engines accept. Their own errors for larger values are hard to understand."""
+"""Maximum values that kernels and engines accept. This module checks them, because the error messages of kernels and
+engines are hard to understand."""
 
 
 def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
     """Check that a value is one of `choices`.
 
     Raises:
-        ValueError: if the value is another one. The message lists the choices.
+        ValueError: if the value is not one of `choices`. The message lists the choices.
     """
     if value in choices:
         return

@@ -10,7 +10,8 @@ from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
-"""Maximum bytes of each output stream in the executor's memory. The executor sends half of them without waiting."""
+"""Maximum bytes of each output stream. The executor sends the first half of these bytes at once. It holds the rest back
+until the program ends, and leaves out the middle of longer output."""
 _MAX_UNSENT_BYTES = 16 * 1024 * 1024
 """Maximum number of bytes of input that the program has not read yet."""
 
@@ -25,9 +26,15 @@ class PipedProgram:
         env: Mapping[str, str],
         show: Callable[[bool, bytes], None],
     ) -> None:
-        """Create the program. `show` is called with True for stdout or False for stderr, and with hostile output.
+        """Prepare the program.
 
-        `show` must not block."""
+        Args:
+            sandbox: the sandbox.
+            argv: program and arguments.
+            env: variables in addition to the sandbox's environment.
+            show: function that is called with each piece of output. Its arguments are True for stdout or False for
+                stderr, and the bytes, which may be hostile. It must not block.
+        """
         self._sandbox = sandbox
         self._argv = list(argv)
         self._env = dict(env)
@@ -35,7 +42,8 @@ class PipedProgram:
         self._pieces: asyncio.Queue[bytes] = asyncio.Queue()
         self._unsent_bytes = 0
         self.output_bytes = 0
-        """Bytes received so far. A program that prints more than half of `MAX_OUTPUT_BYTES` has to be started again."""
+        """Bytes of both streams that have arrived. After half of `MAX_OUTPUT_BYTES`, further output of a stream arrives
+        only when the program ends. So the caller has to start the program again before that."""
 
     async def run(self) -> int | None:
         """Run the program to its end. Return the exit code, or None if the program was ended from outside.
@@ -62,7 +70,7 @@ class PipedProgram:
         return code if isinstance(code, int) else None
 
     def write(self, data: bytes) -> None:
-        """Send input. Raises ValueError if the program does not read earlier input."""
+        """Send input. Raises ValueError if too much input waits, because the program does not read it."""
         if self._unsent_bytes + len(data) > _MAX_UNSENT_BYTES:
             raise ValueError("The program does not read its input.")
         self._unsent_bytes += len(data)

@@ -27,9 +27,11 @@ MIN_FREE_BYTES = 512 * 1024 * 1024
 CHECK_INTERVAL = 10.0
 """Seconds between two checks. A check ends prepared sandboxes that have died or expired, or all if memory is scarce."""
 ANSWER_TIMEOUT = 2.0
-"""Seconds in which a prepared sandbox must answer when needed. An ordinary start takes little longer."""
+"""Seconds in which a prepared sandbox must answer when it is needed. A longer wait is useless, because an ordinary
+start takes little more time."""
 REPEAT_SECONDS = 1.0
-"""Seconds between a fork that takes a prepared sandbox and the start of the next one. So both starts do not compete."""
+"""Seconds after which a prepared sandbox that a fork has taken is replaced. The delay leaves the processors to the
+fork."""
 _VARIABLES = ("TZ", "DOCKER_HOST", "DOCKER_CONTEXT")
 """Environment variables of this process that affect the start of a sandbox."""
 
@@ -77,7 +79,8 @@ class PreparedSandboxes(Generic[T]):
         self._check_interval = check_interval
         self._entries: list[_Entry[T]] = []
         self._refused: dict[str, SandboxOptions] = {}
-        """Options of each owner whose newest start has failed. They are tried again after the owner's next cell."""
+        """Options with which the newest start for an owner has failed, by owner. `prepare` does not try these options
+        again before the next `take`, i.e. before the owner's next cell."""
         self._wanted: dict[str, tuple[SandboxOptions, int, float]] = {}
         """Arguments of the newest call of `prepare` for each owner."""
         self._one_start = asyncio.Lock()
@@ -89,9 +92,10 @@ class PreparedSandboxes(Generic[T]):
         return sum(entry.owner == owner and not self._has_ended(entry) for entry in self._entries)
 
     def prepare(self, options: SandboxOptions, count: int, seconds: float, owner: str = "") -> None:
-        """Start sandboxes in the background until an owner has `count` with these options. End the owner's others.
+        """Start sandboxes in the background until the owner has `count` prepared sandboxes with these options.
 
-        A failed start is only logged, because the ordinary start in a cell will report the reason.
+        The owner's other prepared sandboxes end. A failed start is only logged, because the ordinary start in a cell
+        will report the reason.
 
         Args:
             options: options of the sandboxes; see `why_not_prepared`.
@@ -126,7 +130,7 @@ class PreparedSandboxes(Generic[T]):
 
         With `clone`, the caller wants a second sandbox like a running one, for a fork. `options` then has the isolation
         that was chosen for the running sandbox, and prepared sandboxes with other options stay. The next sandbox is
-        prepared soon, because forks are made outside of cells too.
+        prepared soon afterwards, and not only after the next cell, because forks are made outside of cells too.
         """
         self._refused.pop(owner, None)
         for entry in [entry for entry in self._entries if entry.owner == owner]:
@@ -235,11 +239,14 @@ class PreparedSandboxes(Generic[T]):
 
 
 def why_not_prepared(options: SandboxOptions) -> str:
-    """Return the reason, as a sentence, why sandboxes with these options are never prepared. Empty if they can be."""
+    """Return the reason, as a sentence, why sandboxes with these options are never prepared.
+
+    Empty if there is no such reason.
+    """
     if not isolates(options.isolation or "auto"):
         return f"The isolation {options.isolation!r} has no engine whose start takes time."
     if options.secrets:
-        return "Secrets are read when a sandbox starts, and may change until a cell needs it."
+        return "Secrets are read when a sandbox starts, and may change until a cell needs the sandbox."
     return ""
 
 

@@ -37,14 +37,17 @@ INHERITED_VARIABLES = (
     "VIRTUAL_ENV",
     "CONDA_PREFIX",
 )
-"""The only variables of this process that commands get in their environment. (They can read all through /proc.)"""
+"""The only variables of this process that commands get in their environment. (In /proc, commands can still read all
+variables of this process.)"""
 REASON_VARIABLE = "LLM_SANDBOX_PROCESS_REASON"
-"""Environment variable with the reason why a site does not isolate commands. Every card shows this sentence."""
+"""Environment variable with the reason why a site does not isolate commands. Every card shows this reason."""
 _ID_VARIABLE = "LLM_SANDBOX_ID"
-"""Environment variable of all commands, with which the processes of a killed executor are found."""
+"""Environment variable with the sandbox's id. All commands get it, so that `_kill_marked` finds their processes after
+the executor was killed."""
 _FOLDER_PREFIX = "llm-sandbox-"
 _LOCK_NAME = "owned"
-"""Name of the file in the folder on which the owner holds a lock until its process ends."""
+"""Name of a file in the sandbox's folder. The owner locks this file until the sandbox or the owner ends, so that other
+processes do not remove the folder."""
 _EXIT_TIMEOUT = 1.0
 """Seconds until an executor that does not exit is killed."""
 
@@ -64,14 +67,15 @@ async def is_up_to_date(sandbox: Sandbox, options: SandboxOptions) -> bool:
 
 
 def resource_usage(sandbox: Sandbox) -> ResourceUsage:
-    """See `Implementation.resource_usage`. All figures are None, because the kernel does not sum them up."""
+    """See `Implementation.resource_usage`. All figures are None, because the kernel has no sums for these processes."""
     return ResourceUsage()
 
 
 async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = None) -> ChannelSandbox:
     """Start a sandbox, which is only a folder and a process. Ignore `labels`, because no sandbox outlives its owner.
 
-    The folder `<tmp>/llm-sandbox-XXXX` has the working directory `testbed`. It is removed when the sandbox ends.
+    The folder is `<tmp>/llm-sandbox-XXXX`. By default, the working directory is its subfolder `testbed`. The folder is
+    removed when the sandbox ends.
 
     Raises:
         IsolationUnavailableError: if bash is missing, or this is not Linux.
@@ -94,7 +98,7 @@ async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = N
 def remove_leftovers() -> int:
     """Remove the folders whose owner and executor were both killed. Return the number of folders still in use.
 
-    A living executor removes its folder when it ends.
+    Other folders are left alone, because a living executor removes its own folder when it ends.
     """
 
     @functools.cache
@@ -108,7 +112,8 @@ def remove_leftovers() -> int:
 
 
 _remove_left_once = functools.cache(remove_leftovers)
-"""Function that removes such folders once per process, which is enough because only killed processes leave folders."""
+"""`remove_leftovers`, but only the first call does something. This is enough, because only killed processes leave
+folders."""
 
 
 async def _start_in(folder: Path, options: SandboxOptions, owned: IO[str]) -> ChannelSandbox:
@@ -222,7 +227,7 @@ def _kill_marked(name: str) -> None:
 
 
 def _is_starting(pid: int) -> bool:
-    """Return True for a process of this user that is executing a program, so that its environment is still empty."""
+    """Return True for a process of this user that is just starting a program. Its environment cannot be read yet."""
     folder = Path(f"/proc/{pid}")
     try:
         if folder.stat().st_uid != os.getuid():

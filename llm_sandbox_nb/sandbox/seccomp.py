@@ -1,12 +1,12 @@
-"""The system-call filter of every sandbox, assembled without a library.
+"""The system-call filter of every sandbox of Docker and bubblewrap, assembled without a library.
 
 The filter denies calls that have been used to escape from sandboxes, and that sandboxes do not need: kernel keyrings,
 BPF, perf, userfaultfd, mounting, new namespaces, io_uring, kernel modules, terminal injection, and sockets of families
 other than Unix, IP and netlink (a vsock reaches the hypervisor from any network namespace). It allows all other calls.
 
-bubblewrap reads the compiled BPF program from a file descriptor. In a container, the first program installs the filter
-before anything else. The filter is needed in addition to the engine's own filter, because engines differ in the calls
-that they allow, in the names that they know, and in the format of a filter. No engine can remove an installed filter.
+bubblewrap reads the compiled BPF program from a file descriptor. In a container, the first process installs the filter
+before it serves requests. The engine's own filter is not enough, because engines differ in the calls that they allow,
+in the names that they know, and in the format of a filter. No engine can remove an installed filter.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ DENIED: dict[str, tuple[int, int]] = {
     "sethostname": (170, 161),
     "setdomainname": (171, 162),
 }
-"""System calls that fail with EPERM, with their numbers on x86-64 and on arm64. -1 means that a call is missing."""
+"""System calls that fail with EPERM, with their numbers on x86-64 and on arm64. -1 means that arm64 lacks the call."""
 
 ABSENT: dict[str, tuple[int, int]] = {
     "clone3": (435, 435),
@@ -108,12 +108,12 @@ _CHECKED: dict[str, tuple[int, int]] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """A machine for which a filter can be assembled."""
+    """A kind of machine for which a filter can be assembled."""
 
     audit: int
-    """The kernel's number for the machine."""
+    """The kernel's number for this kind of machine."""
     column: int
-    """Column of the machine in the tables of numbers."""
+    """Position of the machine's numbers in the pairs of `DENIED`, `ABSENT` and `_CHECKED`."""
 
 
 _ARCHITECTURES = {
@@ -135,7 +135,7 @@ class _Program:
         self.instructions.append((_RETURN, 0, 0, action))
 
     def answer_if(self, test: int, operand: int, action: int) -> None:
-        """Return `action` if the loaded word passes `test`; otherwise continue."""
+        """Add instructions that return `action` if the loaded word passes `test`, and that otherwise continue."""
         self.instructions.append((test, 0, 1, operand))
         self.answer(action)
 
@@ -148,7 +148,10 @@ def _fail(code: int) -> int:
 
 
 def _argument_check(argument: int, tests: list[tuple[int, int, int]], otherwise: int) -> _Program:
-    """Assemble a program that returns the action of the first (test, operand, action) that an argument passes."""
+    """Assemble a program that checks the argument of a call with the position `argument`.
+
+    The program returns the action of the first (test, operand, action) that the argument passes, or else `otherwise`.
+    """
     program = _Program()
     program.load(16 + 8 * argument)  # the low word of the argument, because both machines are little-endian
     for test, operand, action in tests:
@@ -169,7 +172,10 @@ def _checks(column: int) -> list[tuple[int, _Program]]:
 
 
 def filter_program(machine: str | None = None) -> bytes | None:
-    """Return the compiled filter for a machine; by default, this one. None if the tables lack the machine."""
+    """Return the compiled filter for a kind of machine, e.g. `x86_64`; by default, for this machine.
+
+    None if the tables have no numbers for this kind.
+    """
     architecture = _ARCHITECTURES.get((machine or platform.machine()).lower())
     if architecture is None:
         return None
@@ -208,14 +214,15 @@ def load_filter(filters):
     if os.waitpid(child, 0)[1] == 0:
         load()
 """
-"""A program that installs a filter. prctl 38 forbids new privileges, which is a condition for prctl 22, 2, which
-installs the filter. A child process tries first, because under some emulators no call works with a filter."""
+"""A Python program that installs a filter with prctl 22. The kernel allows this only after prctl 38, which forbids new
+privileges. A child process tries first, because under some emulators every call fails as soon as a filter is installed.
+"""
 
 
 def load_filter() -> str:
     """Return a Python program that permanently installs the filter for its process and all children.
 
-    If that is impossible, the program continues without a filter. The executor's `open_calls` then finds the open
+    If the filter cannot be installed, the program continues without it. The executor's `open_calls` then finds the open
     calls, and the sandbox's protection reports them.
     """
     codes = {machine: (filter_program(machine) or b"").hex() for machine in ("x86_64", "aarch64")}

@@ -37,8 +37,8 @@ class Terminal:
 
         Args:
             sandbox: the sandbox.
-            show: function that is called with raw, hostile output. Unless `acknowledge` confirms the bytes, output
-                stops.
+            show: function that is called with each piece of raw output, which may be hostile. Output stops unless
+                `acknowledge` is called for the shown bytes.
             rows: height of the window in characters.
             columns: width of the window in characters.
         """
@@ -79,7 +79,7 @@ class Terminal:
         return code if isinstance(code, int) else None
 
     def type(self, data: bytes) -> None:
-        """Send typed bytes. Raises ValueError if the programs inside do not read earlier input."""
+        """Send typed bytes. Raises ValueError if too much input waits, because the program inside does not read it."""
         self._send_bytes(b"i", data)
 
     def report(self, data: bytes) -> None:
@@ -98,7 +98,7 @@ class Terminal:
             self._records.put_nowait(_RECORD.pack(kind, len(piece)) + piece)
 
     def resize(self, rows: int, columns: int) -> None:
-        """Set the size of the window in characters, clamped to 1 to 4096."""
+        """Set the size of the window in characters. Numbers below 1 become 1, and numbers above 4096 become 4096."""
         size = _size(rows, columns)
         if size != self._size:
             self._size = size
@@ -130,7 +130,7 @@ class Terminal:
         # A hostile sandbox may send more than it was allowed.
         self._allowed_bytes -= len(payload)
         if kind != Kind.STDOUT or self._allowed_bytes < 0:
-            raise ProtocolError("its terminal showed more than was acknowledged")
+            raise ProtocolError("its terminal sent more output than it may")
         self._show(payload)
 
 

@@ -88,9 +88,10 @@ class TreeRecordReader:
 
 BATCH_BYTES = 1024 * 1024
 _MAX_UPLOAD_NAME_BYTES = 3500
-"""Maximum bytes of a path below the uploaded folder. The system allows 4096 bytes for this path and the target's."""
+"""Maximum bytes of a path below the uploaded folder. The system allows 4096 bytes for the target's path and this path
+together."""
 _GIT_FILE_BYTES = 4096
-"""Maximum number of bytes that are read of a file `.git`."""
+"""Maximum number of bytes that are read from a file `.git`, which names the repository of a git worktree."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,8 @@ MAX_ENTRIES = 100_000
 """Maximum number of files and folders that a download makes."""
 _FREE_ENTRIES = 1000
 _BYTES_PER_ENTRY = 4096
-"""Bytes that each file or folder takes on a disk at least. The limit in bytes divided by them limits the entries."""
+"""Bytes that each file or folder takes on a disk at least. A download may make one more entry than `_FREE_ENTRIES` for
+each time that this number fits into the limit in bytes."""
 _MAX_DEPTH = 100
 _MAX_NAME_BYTES = 255
 _MAX_PATH_BYTES = 4096
@@ -260,7 +262,7 @@ _OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK | NOT_INHERITED
 
 
 class Spool:
-    """A temporary file that collects a download until its end. Only large downloads are on disk."""
+    """A temporary file that collects a download until it is complete. Only large downloads are on disk."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit + limit // 1024 + MAX_OVERHEAD_BYTES
@@ -270,7 +272,7 @@ class Spool:
         """Add a frame.
 
         Raises:
-            ProtocolError: if the sandbox sends more than the limit.
+            ProtocolError: if the sandbox sends more than the limit, or a frame of another kind.
         """
         self._left -= len(payload)
         if kind != Kind.STDOUT or self._left < 0:
@@ -379,7 +381,7 @@ class _Receiver:
                 else:
                     self._unnamed += 1
         if self._unnamed:
-            self.sentences.append(f"{self._unnamed} more were left out.")
+            self.sentences.append(f"{self._unnamed} more entries were left out.")
 
     def _enter(self, components: list[bytes]) -> int:
         """Open a folder below the target. Make a missing folder."""
@@ -404,7 +406,7 @@ class _Receiver:
         return os.open(name, _OPEN_FOLDER, dir_fd=parent)
 
     def _count_entry(self) -> None:
-        # Empty files and folders occupy disk space too.
+        # Empty files and folders occupy disk space too, but the limit in bytes does not count them.
         if self._entries_left <= 0:
             raise _RefusedError("there is no room for more files and folders within the limit")
         self._entries_left -= 1
@@ -504,7 +506,7 @@ def _link(source: int, first: bytes, folder: int, name: bytes, expected: tuple[i
     except OSError as error:
         raise _RefusedError(f"a file cannot have a second name here ({error.strerror})") from error
     finally:
-        with contextlib.suppress(FileNotFoundError):  # a rename to a name of the same file leaves both
+        with contextlib.suppress(FileNotFoundError):  # a rename to a name of the same file leaves both names
             os.unlink(temporary, dir_fd=folder)
 
 

@@ -24,7 +24,7 @@ def main() -> None:
         with open(path, "w") as file:
             file.write(str(os.getpid()))
     libc = ctypes.CDLL(None, use_errno=True)
-    # All files are opened first, because the sandbox's mount namespace has another /proc.
+    # All files are opened first, because /proc is another folder after entering the sandbox's mount namespace.
     for namespace in [os.open(f"/proc/{order['pid']}/ns/{kind}", os.O_RDONLY) for kind in KINDS]:
         if libc.setns(namespace, 0) != 0:
             sys.exit(f"setns: {os.strerror(ctypes.get_errno())}")

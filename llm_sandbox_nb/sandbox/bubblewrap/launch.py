@@ -1,9 +1,9 @@
 """Start of a program under bubblewrap: command line, file descriptors, and the steps before the program runs.
 
-An ordinary user runs bubblewrap once. Root runs bubblewrap twice. The outer run mounts the visible files with root's
-rights. Then `user_namespace.py` changes from root to unused user ids, and the inner run makes the other namespaces. So
-root inside is an unused user id of the host. If root inside were root of the host, it could write root's files, for
-example /proc/sys/kernel/core_pattern.
+For an ordinary user, bubblewrap runs once. For root, bubblewrap runs twice. The outer run mounts the visible files with
+root's rights. Then `user_namespace.py` changes from root to unused user ids, and the inner run makes the other
+namespaces. So root inside is an unused user id of the host. If root inside were root of the host, it could write root's
+files, for example /proc/sys/kernel/core_pattern.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _USERS_PER_SANDBOX = 65536
 _HOST_USER_BLOCKS = 3584
 """Number of blocks of `_USERS_PER_SANDBOX` ids. Each sandbox gets a random block."""
 PREPARING_CAPABILITIES = ("CAP_CHOWN", *TO_BECOME)
-"""Capabilities that the steps of `prepared` need. The last step drops them."""
+"""Capabilities that the steps of `prepared` need. The step `become_user` drops them."""
 STDERR_KEPT_BYTES = 4096
 EXIT_TIMEOUT = 1.0
 """Seconds until an executor that does not exit is killed."""
@@ -195,7 +195,8 @@ async def launch(
                 pass_fds=[*descriptors.numbers, *pass_fds],
                 env={},
                 cwd="/",
-                # An interrupt is sent to the kernel's process group and must not reach the sandbox.
+                # Jupyter sends an interrupt to the whole process group of its kernel, which can be this process. The
+                # interrupt must not reach the sandbox.
                 start_new_session=True,
             )
         )
@@ -210,7 +211,7 @@ async def launch(
 
 
 async def _kill_group(spawn: asyncio.Future[asyncio.subprocess.Process]) -> None:
-    """Kill the whole process group of a start that failed.
+    """Kill all processes of a start that failed, which form a process group.
 
     If a start is cancelled, asyncio kills only the first process, and then waits until the pipes are closed. A child
     process that survives would keep the pipes open.
@@ -387,8 +388,9 @@ class PipedExecutor:
 def kill_waiting(proc: Path = Path("/proc")) -> list[int]:
     """Kill abandoned bubblewrap processes, which would wait for ever. Return their process ids.
 
-    All processes of a sandbox die with the owner, with one exception. If the outer bubblewrap dies just before it
-    releases the inner bubblewrap, the inner bubblewrap waits for ever in the new namespaces.
+    bubblewrap starts a child process in the new namespaces, which waits until its parent releases it. All processes of
+    a sandbox die with the owner, with one exception: if the parent dies just before it releases the child, the child
+    waits for ever.
     """
     killed = []
     for entry in proc.iterdir():
@@ -401,10 +403,10 @@ def kill_waiting(proc: Path = Path("/proc")) -> list[int]:
 
 
 def _waits_for_nobody(process: Path) -> bool:
-    """Return True for an inner `bwrap` process of this package that still waits after its outer one has died.
+    """Return True for a child process of bubblewrap, for a sandbox of this package, whose parent has not released it.
 
-    Such a process is the first in its process namespace, and is still named `bwrap`. A process that was released has
-    another name, because it has executed the program.
+    Such a process is the first in its process namespace, and is still named `bwrap`, but its parent is another program.
+    A process that was released has another name, because it has executed the sandbox's program.
     """
     if _read(process, "comm").strip() != "bwrap" or PROGRAM_MARK not in _read(process, "cmdline"):
         return False

@@ -152,7 +152,7 @@ class Group:
 
     @property
     def process_files(self) -> tuple[Path, ...]:
-        """Files `cgroup.procs` of the groups. To write a process id into each moves the process into the groups."""
+        """Files `cgroup.procs` of the groups. A process is moved by writing its id into each of these files."""
         return tuple(folder / "cgroup.procs" for folder in self._folders)
 
     def in_force(self) -> InForce:
@@ -178,7 +178,7 @@ class Group:
         return None
 
     def remove(self, *, patience: float = 0.0) -> bool:
-        """Kill the processes inside and remove the folders. Return False if any are left after `patience` seconds."""
+        """Kill the processes inside, and remove the folders. Return False if one is left after `patience` seconds."""
         return _remove_all(self._folders, patience)
 
 
@@ -201,7 +201,7 @@ def _settings(base: Base, limits: Limits) -> Iterator[tuple[str, str]]:
 
 
 def _write_if_there(path: Path, value: str) -> None:
-    # Kernels differ in which of these files they have. `Group.in_force` reads the result back.
+    # Some kernels lack some of these files, so errors are ignored. `Group.in_force` reads back the limits in force.
     with contextlib.suppress(OSError), open(os.open(path, os.O_WRONLY | os.O_TRUNC), "w") as file:
         file.write(value)
 
@@ -288,7 +288,8 @@ def reap_groups(folders: Iterable[Path]) -> list[str]:
 def process_limits(limits: Limits, held: InForce) -> tuple[dict[int, int], InForce]:
     """Return the values for the kernel's limits of processes (`RLIMIT_...`), and all limits that are then in force.
 
-    Memory and the number of processes get such a limit only if no control group limits them.
+    Memory and the number of processes get such a limit only if no control group limits them. `limits` are the requested
+    limits, and `held` are the limits that control groups enforce.
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     files = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)

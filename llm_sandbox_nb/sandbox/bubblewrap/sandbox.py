@@ -322,10 +322,10 @@ class _Start:
 
 
 class HandedPacks:
-    """Packs for restores, which are files in memory. The executor gets their descriptors through a Unix socket.
+    """Packs (files with content for a restore) in memory. The executor gets their descriptors through a Unix socket.
 
-    Nobody can seal such a file against a change of its size. So `release` frees the memory even if a hostile executor
-    keeps the descriptor.
+    The files are made without permission for seals, so nobody can forbid a change of their size. So `release` frees the
+    memory even if a hostile executor keeps a descriptor.
     """
 
     def __init__(self, outside: socket.socket) -> None:
@@ -367,7 +367,8 @@ def remove_leftovers() -> list[str]:
 
 
 _remove_leftovers_once = cache(remove_leftovers)
-"""Function that removes leftovers once per process, which is enough because only killed processes leave them."""
+"""`remove_leftovers`, but only the first call does something. This is enough, because only killed processes leave
+control groups and processes."""
 
 
 def check_root(root: str) -> None:

@@ -2,15 +2,15 @@
 
     python -I -S -c SOURCE USER COUNT BWRAP ARGUMENT...
 
-The namespace belongs to the host's user id USER. Its ids from 0 on are the host's COUNT ids from USER on. No further
-user namespace can be made inside. Then this process becomes USER and is replaced by BWRAP.
+The namespace belongs to the host's user id USER. It has COUNT ids: 0, 1, ... inside are USER, USER + 1, ... on the
+host. No further user namespace can be made inside. Then this process becomes USER and is replaced by BWRAP.
 
 `launch.py` passes the text of this file to `python -c` where only the system's files are visible. So this file imports
 only the standard library, and stays valid for the oldest Python of a host (3.8).
 
-Changing the user id clears the parent-death signal, and only the inner bubblewrap sets it again. If a bubblewrap is
-killed after that and before it releases its child, the child waits for ever (see `launch.kill_waiting`). If the owner
-dies earlier, the inner bubblewrap starts, finds its pipes closed, and ends.
+Changing the user id clears the parent-death signal, and only the inner bubblewrap sets it again. If the owner dies in
+between, the inner bubblewrap starts, finds its pipes closed, and ends. If the inner bubblewrap is killed later, but
+before it releases its child, the child waits for ever (see `launch.kill_waiting`).
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ _HOSTS = "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n"
 _NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
 _WORLD_WRITABLE = ("/tmp", "/dev/shm")
 _SIZES_IN_64THS = {"root": 22, "/tmp": 11, "home": 11, "/dev/shm": 8, "/run": 1, "other": 1, "/etc": 1}
-"""Maximum size of each writable folder in 64ths of the memory limit. The sum is smaller than the limit. So if folders
-are full, writing fails before the kernel kills processes for lack of memory."""
+"""Maximum size of each writable folder in 64ths of the memory limit. All folders together are smaller than the limit.
+So when folders are full, writing fails before the kernel kills processes for lack of memory."""
 _COPIED_MODE = 0o644
 _MAX_COPIED_BYTES = 16 * 1024
 """Maximum size of a file of /etc that is copied, because the copies use the sandbox's memory."""
@@ -76,7 +76,7 @@ class Python:
     executable: str
     folders: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
-    """Folders site-packages and dist-packages, in order. Empty for the system's Python."""
+    """Folders site-packages and dist-packages, in the order of `sys.path`. Empty for the system's Python."""
     scripts: tuple[str, ...] = ()
     """Folders with commands, in the order of PATH."""
     version: str = ""
@@ -84,7 +84,7 @@ class Python:
 
 @dataclass(frozen=True)
 class View:
-    """Arguments of bubblewrap that make the file system inside, and the files of the host that are visible inside."""
+    """The file system inside: the arguments with which bubblewrap makes it, and the visible files of the host."""
 
     arguments: tuple[Argument, ...]
     shown: tuple[str, ...]
@@ -271,7 +271,7 @@ def _add_environment_folder(builder: _Builder, folder: str, python: Python) -> d
     packages = f"{folder}/lib/{library}/site-packages"
     for name in dict.fromkeys(("python", "python3", interpreter)):
         builder.link(python.executable, f"{folder}/bin/{name}")
-    # If the package folders are known, they replace the folders of the system.
+    # If the package folders are known, the file `_environment.pth` adds them, in place of those of the system.
     system = "false" if python.packages else "true"
     settings = f"home = {Path(python.executable).parent}\ninclude-system-site-packages = {system}\n"
     builder.file(f"{folder}/pyvenv.cfg", settings)

@@ -1,7 +1,7 @@
 """The names of docker-py that this package uses. Import this module inside functions, because docker-py loads slowly.
 
-All imports of docker-py are in this module, because threads that first import different parts of docker-py at the same
-time can deadlock on the import locks of `docker` and `docker.context`; Python then returns a half-initialized module.
+All imports of docker-py are in this module. If two threads first import different parts of docker-py at the same time,
+they can deadlock on the import locks of `docker` and `docker.context`. Python then returns a half-initialized module.
 """
 
 from __future__ import annotations

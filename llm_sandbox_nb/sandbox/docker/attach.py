@@ -1,7 +1,7 @@
 """Docker's attach connection to a container's stdin, stdout and stderr, implemented with asyncio.
 
 docker-py's own attach returns a blocking socket, loses the first bytes in a buffer of the HTTP library, and behaves
-differently with TLS. The request is only six lines of HTTP, and this code is the same for Unix sockets, TCP and TLS.
+differently with TLS. The request is only six lines of HTTP. This code works with Unix sockets, TCP and TLS alike.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _HEADER = struct.Struct(">BxxxI")
 _STDOUT, _STDERR = 1, 2
 _MAX_PIECE_BYTES = 16 * 1024 * 1024
-"""Maximum bytes of a piece. Engines send 32 KiB, so a much larger size means that the stream is not Docker's."""
+"""Maximum bytes of a piece. Engines send at most 32 KiB, so a much larger size means that another program answers."""
 _MAX_ANSWER_BYTES = 64 * 1024
 _STDERR_KEPT_BYTES = 4096
 CONNECT_TIMEOUT = 20.0

@@ -1,4 +1,4 @@
-"""Requests to the engine about one container. All functions except `put_file` block, so callers use threads."""
+"""Requests to the engine about one container. All functions except `put_file` block, so callers run them in threads."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _has_quotas: dict[str, bool] = {}
 
 @dataclass(frozen=True)
 class Container:
-    """A container of this package: the ids of container and sandbox, and the settings that an adoption needs."""
+    """A container of this package: the ids of container and sandbox, and the settings that a new owner needs."""
 
     id: str
     sandbox_id: str
@@ -112,7 +112,7 @@ def with_quota(client: DockerClient, make: Callable[[bool], dict[str, Any]]) -> 
     if engine not in _has_quotas:
         info = client.info()
         filesystem = dict(info.get("DriverStatus") or []).get("Backing Filesystem")
-        # With other storage drivers, the files of the image would count too.
+        # With other storage drivers, the files of the image would count too, so these drivers count as without quotas.
         _has_quotas[engine] = (info.get("Driver"), filesystem) == ("overlay2", "xfs")
     if not _has_quotas[engine]:
         return make(False)
@@ -144,7 +144,7 @@ def _trust(container: str, ca_bundle: Path) -> None:
 
 
 def start_container(container: str, image: str) -> None:
-    """Start a container. Errors name `image`.
+    """Start a container. `image` is the name of its image, for error messages.
 
     Raises:
         ImageError: if the image has no python3.
@@ -262,7 +262,7 @@ _MAX_BATCH_BYTES = 64 * 1024
 
 
 class _Archive:
-    """A tar archive of one file, whose length is known, so that `requests` does not send many small chunks."""
+    """A tar archive of one file. The archive has a length, so that `requests` does not send many small chunks."""
 
     def __init__(self, name: str, size: int, content: Iterator[bytes]) -> None:
         member = tarfile.TarInfo(name)

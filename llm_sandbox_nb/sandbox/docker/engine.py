@@ -34,7 +34,8 @@ T = TypeVar("T")
 PREFIX = "llm-sandbox-nb"
 """Prefix of all names, labels, networks and images of this package on an engine."""
 OLDEST_API_VERSION = "1.41"
-"""API version of Docker 20.10, the oldest supported Docker, for the first request, which asks for the version."""
+"""API version of Docker 20.10, the oldest supported Docker. The first request to an engine uses this version, and asks
+for the engine's own version."""
 REQUEST_TIMEOUT = 60.0
 """Seconds in which the engine must answer a request."""
 
@@ -48,7 +49,7 @@ class Endpoint:
 
     @property
     def reached_at(self) -> str:
-        """The address for connections. An engine behind ssh has a local socket that forwards to the engine."""
+        """The address for connections. For an engine behind ssh, this is a local socket that forwards to the engine."""
         return f"unix://{local_socket(self.url)}" if self.url.startswith("ssh://") else self.url
 
 
@@ -127,7 +128,9 @@ def _client_of_version(endpoint: Endpoint, timeout: float, version: str) -> Dock
 
 
 def engine_version(timeout: float = 15.0) -> str:
-    """Return the engine's name and version, e.g. `Docker 27.3.1`. Ask through a new client, not that of `connect`.
+    """Return the engine's name and version, e.g. `Docker 27.3.1`.
+
+    A new client asks the engine, because the client of `connect` may have another time limit.
 
     Raises:
         IsolationUnavailableError: if no engine answers within `timeout` seconds.
@@ -144,7 +147,8 @@ def engine_version(timeout: float = 15.0) -> str:
 def engine_errors(where: str = "") -> Iterator[None]:
     """Convert errors of requests that no engine answers into IsolationUnavailableError.
 
-    Error answers of an engine (`docker.errors.APIError`) are not converted, because the caller handles them.
+    `where` is the engine's address in the error message; the present engine's address if empty. Error answers of an
+    engine (`docker.errors.APIError`) are not converted, because the caller handles them.
     """
     import requests
 
@@ -187,7 +191,7 @@ def lost_errors() -> Iterator[None]:
 
 
 def unexpected(error: Exception, doing: str) -> SandboxError:
-    """Return the error for a refusal of the engine that has no error message of its own."""
+    """Return the error for a refusal of the engine without a special message. `doing` is e.g. `start a container`."""
     return SandboxError(f"The Docker engine refused to {doing}: {one_line(error)}.")
 
 

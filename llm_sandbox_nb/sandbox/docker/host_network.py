@@ -1,7 +1,8 @@
-"""The network of the engine's machine: its addresses, which the network `public` closes, and its name servers.
+"""The network of the engine's machine: its addresses and its name servers.
 
-The list of addresses must be fresh. If the engine is on this machine, each start reads the list. If not, a short-lived
-container on the host's network reads the list. Such a container also finds the name servers of an older engine.
+Sandboxes with the network `public` must not reach these addresses, so the list of addresses must be fresh. If the
+engine is on this machine, each start reads the list. If not, a short-lived container on the host's network reads the
+list. Such a container also finds the name servers of an older engine.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _read: dict[str, tuple[float, HostNetwork]] = {}
 
 @dataclass(frozen=True)
 class HostNetwork:
-    """Addresses of a machine, and name servers for containers. All are numeric. None is loopback or link-local."""
+    """Numeric addresses of a machine, and of name servers for containers, without loopback and link-local addresses."""
 
     addresses: frozenset[str] = frozenset()
     resolvers: tuple[str, ...] = ()

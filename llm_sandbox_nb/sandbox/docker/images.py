@@ -62,7 +62,7 @@ class ImageCheck:
     packages: Mapping[str, str] = field(default_factory=dict)
     """Python packages in the image, and their versions."""
     missing: tuple[str, ...] = ()
-    """Programs and packages of the default image that are missing."""
+    """Programs and packages of the default image that this image lacks."""
     problem: str = ""
     """The reason why no sandbox can run in the image. Empty if the image can be used."""
 
@@ -89,7 +89,7 @@ def build_image(
         target: the build target of the Dockerfile.
         tag: name of the image. The default depends on the target and the package's version.
         base_image: image on which the new image is based; `BASE_IMAGE` if None.
-        ca_bundle: PEM file of certificates that the image trusts. They stay in the image.
+        ca_bundle: PEM file of certificates that programs in the image trust, also after the build.
         index_url: Python package index, for the build only.
         proxy: HTTP proxy, for the build only.
         force: True to ignore the engine's build cache.
@@ -140,7 +140,7 @@ def pull_image(name: str, *, on_progress: Progress | None = None) -> str:
 
 
 def list_images() -> list[ImageInfo]:
-    """Return the images that this package has built, and images with such names, the newest first.
+    """Return the images that this package has built, and other images named `llm-sandbox-nb`, the newest first.
 
     Raises:
         IsolationUnavailableError: if no engine answers.

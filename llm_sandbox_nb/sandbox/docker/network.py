@@ -36,13 +36,13 @@ _known_ids: dict[tuple[str, str], str] = {}
 _podmans: dict[str, bool] = {}
 """For the URL of each known engine, True if the engine is Podman."""
 _SANDBOX_LABEL = f"{PREFIX}.own-network"
-"""Label that has the sandbox's id, of a network for one sandbox."""
+"""Label of a network for one sandbox. Its value is the sandbox's id."""
 _CREATED_LABEL = f"{PREFIX}.created"
-"""Label that has the creation time in seconds since the epoch, of a network for one sandbox."""
+"""Label of a network for one sandbox. Its value is the creation time in seconds since the epoch."""
 _LIBPOD_PATH = "/v4.0.0/libpod"
 """Path of Podman's own API on the same socket. Only this API can isolate a network from others."""
 MAX_START_SECONDS = 120.0
-"""Seconds that a start takes at most. An older network without a container is a leftover."""
+"""Seconds that the start of a sandbox takes at most. An older network without a container is a leftover."""
 
 
 class NetworkChangedError(SandboxError):
@@ -50,7 +50,7 @@ class NetworkChangedError(SandboxError):
 
 
 def network_arguments(network: str, sandbox_id: str) -> tuple[str, dict[str, Any] | None]:
-    """Return the network mode and the endpoints of a container. First, make the network if there is none.
+    """Return docker-py's network mode and networking settings for a container. First, make the network if missing.
 
     Raises:
         IsolationUnavailableError: if the network cannot be made, or would let sandboxes reach each other.
@@ -60,7 +60,7 @@ def network_arguments(network: str, sandbox_id: str) -> tuple[str, dict[str, Any
     if is_podman(connect()):
         name = make_own_network(connect(), sandbox_id)
         return name, {"EndpointsConfig": {name: {}}}
-    # Engines refuse an endpoint if two networks have its name, so the endpoint is an id. The mode cannot be an id.
+    # Engines refuse the name of a network that two networks have. So the endpoint has the id. The mode must be a name.
     return NETWORK_NAME, {"EndpointsConfig": {find_network(): {}}}
 
 
@@ -71,7 +71,7 @@ def gateways_of(network: Mapping[str, Any]) -> list[str]:
         if subnet.get("Gateway"):
             addresses.append(str(subnet["Gateway"]).partition("/")[0])
         elif subnet.get("Subnet"):
-            # Until a restart, engines do not report a gateway that they chose themselves, which is the first address.
+            # Until a restart, engines do not report a gateway that they chose themselves. It is the first address.
             addresses.append(str(ip_network(subnet["Subnet"], strict=False)[1]))
     return addresses
 
@@ -106,7 +106,7 @@ def ensure_network(client: DockerClient, name: str) -> str:
     process uses the id of the oldest network, and removes the other networks unless sandboxes use them.
 
     Raises:
-        IsolationUnavailableError: if the network cannot be made, or an existing one lets sandboxes reach each other.
+        IsolationUnavailableError: if the network cannot be made, or an existing network does not separate sandboxes.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
@@ -141,7 +141,7 @@ def _networks(client: DockerClient, name: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = client.api.networks(names=[name])
     return sorted(
         (network for network in found if network["Name"] == name),
-        # Engines cut trailing zeros of the fraction of a second, so the final Z, which sorts after digits, is removed.
+        # Engines leave out trailing zeros of the seconds. The final Z is removed, because it would sort after digits.
         key=lambda network: (network["Created"].removesuffix("Z"), network["Id"]),
     )
 
@@ -201,7 +201,9 @@ def remove_own_network(client: DockerClient, sandbox_id: str) -> None:
 
 
 def remove_left_networks(sandbox_ids: Collection[str]) -> None:
-    """Remove the Podman networks of sandboxes that have no container. `sandbox_ids` are the sandboxes that have one.
+    """Remove the Podman networks of sandboxes without a container.
+
+    `sandbox_ids` are the ids of the sandboxes that have a container.
 
     Raises:
         IsolationUnavailableError: if no engine answers.

@@ -117,18 +117,20 @@ def container_name(sandbox_id: str) -> str:
 
 
 def adopted_name(sandbox_id: str, name: str = "") -> str:
-    """Return the name for a container that this process adopts. Engines can change a name, but not labels.
+    """Return the name for a container that this process adopts.
+
+    The name has the new owner, because engines can change a container's name, but not its labels.
 
     Args:
         sandbox_id: id of the sandbox.
-        name: the present name. Labels that were added to it are kept.
+        name: the present name of the container. Labels that were added to this name are kept.
     """
     added = "".join(match[0] for match in _ADDED_LABEL.finditer(name))
     return f"{PREFIX}-{sandbox_id}_adopted_{current_owner().token()}{added}"
 
 
 def labelled_name(name: str, label: str, value: str) -> str:
-    """Return the name of a container with a further label. `OwnContainer.labels` also has the labels in names."""
+    """Return the name of a container with a further label. `OwnContainer.labels` includes the labels in the name."""
     return f"{name.lstrip('/')}_label_{label}.{value}"
 
 
@@ -191,7 +193,7 @@ class OwnContainer:
     id: str
     sandbox_id: str
     state: str
-    """`created`, `running`, `exited`, ..."""
+    """State in the engine's words: `created`, `running`, `exited`, ..."""
     owner_dead: bool
     created: float
     """Start time in seconds since the epoch."""
@@ -214,9 +216,10 @@ def list_own(labels: Mapping[str, str] | None = None) -> list[OwnContainer]:
 def reap_orphans(*, grace: float = GRACE, clock: Callable[[], float] = time.monotonic) -> list[str]:
     """Remove the sandboxes of owners that have certainly ended. Return the ids of the removed containers.
 
-    A container that never started or has ended is removed at once. A running container ends with its lease, and may be
-    adopted before. So it is removed only after this process has seen it without a living owner for longer than its
-    lease and `grace` together. Containers of other programs, of living owners, or of other machines are not touched.
+    A container that never started or has ended is removed at once. A running container ends by itself when its lease is
+    over, and may be adopted before. So it is removed only after this process has seen it without a living owner for
+    longer than its lease and `grace` together. Containers of other programs, of living owners, or of owners on other
+    machines are not touched.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
@@ -262,7 +265,7 @@ def _own(container: Mapping[str, Any]) -> OwnContainer | None:
 
 
 def _overdue(running: Mapping[str, OwnContainer], grace: float, now: float) -> set[str]:
-    """Return the ids of containers that this process has seen running for longer than lease and grace together."""
+    """Return the ids of containers without an owner that were first seen longer ago than lease and `grace` together."""
     overdue = set()
     with _first_seen_lock:
         for id in [*_first_seen]:

@@ -1,4 +1,4 @@
-"""Protection of a container, read from the kernel inside and the engine outside, and never from the request."""
+"""Protection of a container, as the kernel inside and the engine outside report it. A request may promise more."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def describe_protection(
 def _limits(
     probe: Mapping[str, str], config: Mapping[str, Any]
 ) -> tuple[int | None, int | None, float | None]:
-    """Return the limits on bytes of memory, processes, and processors.
+    """Return the limits on bytes of memory, number of processes, and processors. None means no limit.
 
-    The control group inside has them. Limits that are missing there come from the engine.
+    The limits come from the control group inside or, if they are missing there, from the engine.
     """
     memory = _number(
         probe.get("memory.max") or probe.get("memory/memory.limit_in_bytes"), config.get("Memory")
@@ -143,16 +143,16 @@ def _does_not_protect(
     gaps = ["The kernel is shared, so a vulnerability of it is a way out"]
     gaps += [f"the kernel's {name} can be used" for name in open_calls]
     if uid == "0":
-        gaps.append("root inside is the engine's root there, with few capabilities")
+        gaps.append("root inside has the user id of the engine's root, with few capabilities")
     if network == "public":
         gaps.append("the model can send data to any server on the internet")
         if "the host's other addresses" not in closed:
-            gaps.append("public addresses of the engine's machine are not known here, and not closed")
+            gaps.append("public addresses of the engine's machine are not known here, so they are not closed")
     if network == "allow":
         gaps.append("data that the model sends to an allowed host is not checked")
     if network == "open":
         gaps.append(
-            "the network is not safe: the internet and the local network can be reached, and what this machine serves"
+            "the network is not safe: the internet, the local network and services of this machine can be reached"
         )
         gaps += [f"{name} cannot be closed here" for name in reached]
     limits = {

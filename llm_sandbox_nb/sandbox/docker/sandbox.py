@@ -1,7 +1,7 @@
 """Sandboxes in containers. This module starts, adopts and ends them.
 
-The executor is the container's first process. This process attaches to the executor's stdin and stdout before the
-container starts. No file of the host is mounted, so the engine may be on another machine.
+The executor is the container's first process. Before the container starts, the owner's process attaches to the
+executor's stdin and stdout. No file of the host is mounted, so the engine may be on another machine.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ async def why_unavailable(image: str | None) -> str:
 
 
 async def is_up_to_date(sandbox: Sandbox, options: SandboxOptions) -> bool:
-    """See `Implementation.is_up_to_date`. The name of the image may have been given to a newer image."""
+    """See `Implementation.is_up_to_date`. Compare the images, because the name may now belong to a newer image."""
     image = await in_thread(find_image, options.image or DEFAULT_IMAGE)
     return bool(image["Id"] == sandbox.protection.details["image id"])
 
@@ -247,7 +247,8 @@ async def _attached(
     uid = PROFILES[container.profile].uid
     if uid == 0:
         sandbox = ChannelSandbox(channel, **common)
-        # Only root can restore the times of the container's top folder, which the engine changes when it puts a file.
+        # The engine changes the times of the container's top folder when it puts a file there. Only root can restore
+        # these times.
         sandbox.deliver = partial(put_file, container.id)
         return sandbox
     return AdministeredSandbox(
@@ -258,7 +259,7 @@ async def _attached(
 async def _start_and_greet(
     sandbox: ChannelSandbox, container: Container, settings: ContainerSettings
 ) -> None:
-    # The greeting runs concurrently, because the executor answers before the engine reports that the container runs.
+    # The greeting runs concurrently. This saves time, because the executor answers before the engine reports the start.
     greeting = asyncio.ensure_future(_greet(sandbox, settings.image))
     try:
         await in_thread(start_container, container.id, settings.image)
@@ -312,7 +313,7 @@ async def _end(container: str) -> None:
 
 
 async def _start_administrator(container: str) -> tuple[Channel, Callable[[], Awaitable[None]]]:
-    """Start a second executor for `exec(user=...)`, which is root inside with the rights of the profile `standard`.
+    """Start a second executor, for `exec(user=...)`. It is root inside, with the rights of the profile `standard`.
 
     Raises:
         SandboxLostError: if the container or the engine is gone.

@@ -23,7 +23,7 @@ STANDARD_CAPABILITIES = tuple(name.removeprefix("CAP_") for name in ROOT_INSIDE)
 
 _PREFER_EXECUTOR = """
 import os
-from executor import processes  # it notes the commands' niceness
+from executor import processes  # this import notes the niceness for commands, before it changes below
 try:
     os.setpriority(os.PRIO_PROCESS, 0, -20)
 except OSError:  # without root on the host
@@ -72,9 +72,9 @@ class ContainerSettings:
     directories: Directories = field(default_factory=Directories)
     environment: Mapping[str, str] = field(default_factory=dict)
     stays_open: tuple[tuple[str, int], ...] = ()
-    """Addresses and ports that stay reachable although the network around them is closed."""
+    """Addresses and ports, e.g. of a site's proxy, that stay reachable although the network around them is closed."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Further labels, by which sandboxes can be found. They get the package's prefix."""
+    """Further labels, by which sandboxes can be found. The package's prefix is put before their names."""
 
     @property
     def profile_values(self) -> Profile:

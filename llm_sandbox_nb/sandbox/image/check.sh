@@ -1,4 +1,5 @@
-# Says what an image offers, one `kind name version` a line. Runs under any POSIX shell; arguments are program names.
+# Prints the programs and Python packages of an image, with one `kind name version` in each line.
+# The arguments are the names of the programs. Any POSIX shell can run this script.
 echo "shell sh -"
 for program in "$@"; do
     command -v "$program" >/dev/null 2>&1 || continue

@@ -62,7 +62,7 @@ class AllowedNetwork:
 
     @property
     def internet(self) -> Internet:
-        """The internet behind the proxy. Tests set another one."""
+        """The proxy's access to the internet. Tests replace it."""
         return self._proxy.internet
 
     @internet.setter
@@ -101,7 +101,7 @@ async def serve_network(
         at_once: maximum number of simultaneous connections.
 
     Raises:
-        ValueError: if a secret has no value here.
+        ValueError: if a secret has no value in this process's environment.
         SandboxError: if the certificate of the secrets' authority cannot be written into the sandbox.
     """
     values = read_secrets(secrets)
@@ -125,6 +125,6 @@ async def _install(sandbox: ChannelSandbox, authority: Authority, site: Path | N
         done = await sandbox.exec(argv, stdin=content, cwd="/")
         if done.exit_code:
             raise SandboxError(
-                "The certificate for its secrets cannot be written into the sandbox: "
+                "The certificate for the secrets cannot be written into the sandbox: "
                 f"{done.text.strip()[:200]}."
             )

@@ -20,14 +20,14 @@ from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Kind, ProtocolEr
 DOOR_PORT = 3128
 """Port of the door, on the loopback interface of the sandbox."""
 WAY_OUT, PROXY_ONLY = "way out", f"one proxy, at 127.0.0.1:{DOOR_PORT}; programs that ignore it reach nothing"
-"""Key and text for the details of a sandbox's protection."""
+"""Key and text in `Protection.details` of a sandbox with a door."""
 HANDED = 1000
-"""Descriptor of a Unix socket in the executor, if the isolation provides such a socket. Through this socket, the
-executor sends the door's listening socket."""
+"""Number of the executor's descriptor for a Unix socket to this process, if the isolation provides such a socket.
+Through this socket, the executor sends the door's listening socket."""
 MAX_UNREAD_BYTES = 256 * 1024
-"""Maximum bytes of a program that the proxy has not read yet. A program that sends more has to wait."""
+"""Maximum bytes from a program that the proxy has not read yet. A program that sends more has to wait."""
 REQUESTS_IN_ADVANCE = 8
-"""Number of connections that are requested in advance."""
+"""Number of requests that wait in the executor for a program to connect, so that the proxy serves it at once."""
 MAX_CONNECTIONS = 256
 """Maximum number of simultaneous connections. Further connections wait in the sandbox."""
 MAX_RELAYED_CONNECTIONS = 48
@@ -43,7 +43,10 @@ logger = logging.getLogger(__name__)
 
 
 class DoorConnection:
-    """Connection of a program in the sandbox. The program may be hostile, so all its data is limited."""
+    """Connection of a program in the sandbox, forwarded by the executor.
+
+    The program may be hostile, so the number of its bytes in memory is limited.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -76,7 +79,7 @@ class DoorConnection:
         if kind == Kind.STDOUT:
             self._unread += len(payload)
             if self._unread > MAX_UNREAD_BYTES:
-                raise ProtocolError("a connection sent more than was asked for")
+                raise ProtocolError("a connection sent more bytes than it may")
             self._arrived.put_nowait(payload)
         elif kind == Kind.STDERR and payload == b"begun":
             self.begun.set()
@@ -152,9 +155,10 @@ class Door:
     """Door of a sandbox, which accepts connections and passes each to `serve`, until `close`.
 
     Args:
-        channel: channel to the executor, which forwards connections unless there is a `listener`.
+        channel: channel to the executor. The executor forwards connections unless there is a `listener`.
         serve: function that serves one connection until the connection ends.
-        listener: the sandbox's listening socket if the executor has sent it. Connections are then accepted on it.
+        listener: the sandbox's listening socket if the executor has sent it. This process then accepts connections
+            itself.
         at_once: maximum number of simultaneous connections.
     """
 

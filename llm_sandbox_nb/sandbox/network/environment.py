@@ -46,7 +46,7 @@ def proxy_variables(url: str) -> dict[str, str]:
 
 
 def door_variables(secrets: Iterable[str]) -> dict[str, str]:
-    """Return variables of a sandbox whose network is an allow-list, with placeholders for the named secrets."""
+    """Return variables of a sandbox with a door. `secrets` are the names of secrets, which get placeholders."""
     java = {
         f"{kind}.{name}": value
         for kind in ("http", "https")

@@ -1,4 +1,4 @@
-"""Access of the proxy to the internet: look-ups of names, and connections. Tests replace this access."""
+"""The proxy's access to the internet: look-ups of names, and connections. Tests replace the class `Internet`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from llm_sandbox_nb.sandbox.network.streams import CountingStream, PlainSocket, 
 CONNECT_TIMEOUT = 20.0
 """Time limit in seconds for connecting to one address."""
 MAX_LOOKUPS = 4
-"""Maximum number of simultaneous look-ups. Each needs a thread of the pool that the whole process shares."""
+"""Maximum number of simultaneous look-ups. Each look-up needs a thread of the pool that the whole process shares."""
 
 
 class Internet:
-    """Names and servers that this process reaches."""
+    """Look-ups of names, and connections to servers, from this process."""
 
     def __init__(self, ca_bundle: Path | None = None) -> None:
         """Trust the certificates of a site (`ca_bundle`) in addition to the usual certificates."""

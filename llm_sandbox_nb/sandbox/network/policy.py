@@ -1,6 +1,6 @@
 """Policy of a sandbox's network: the allow-list that a person writes, and decisions about names and addresses.
 
-Only `is_own_address` opens a socket, and sends nothing through it.
+This module sends nothing to the network. Only `is_own_address` opens a socket.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ NAMED_SETS: dict[str, tuple[str, ...]] = {
         "release-assets.githubusercontent.com",
     ),
 }
-"""Words that stand for several hosts in an allow-list."""
+"""Words in an allow-list, each with the hosts for which it stands."""
 USUAL_PORTS = (80, 443)
-"""Ports that an entry without a port allows, for plain HTTP and TLS only. An entry's own port allows any protocol."""
+"""Ports that an entry without a port allows, for plain HTTP and TLS only. If an entry names another port, every
+protocol is allowed on this port."""
 METADATA = tuple(
     ipaddress.ip_address(address)
     for address in ("169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
@@ -57,12 +58,15 @@ _LOOKS_LIKE_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)\Z")
 
 
 class PolicyRefusalError(LLMSandboxError):
-    """Refusal of a connection by the allow-list. The message is the reason in a few words."""
+    """Refusal of a connection by the policy. The message is the reason in a few words."""
 
 
 @dataclass(frozen=True)
 class HostRule:
-    """Entry of the allow-list: a host or, with `*.`, every name below the host, with an optional port."""
+    """Entry of the allow-list. It allows a host or, with `*.`, every name below the host, with an optional port.
+
+    An entry that begins with `!` denies the host instead.
+    """
 
     host: str
     below: bool = False
@@ -71,7 +75,7 @@ class HostRule:
 
     @classmethod
     def parse(cls, text: str) -> HostRule:
-        """Parse `example.org`, `*.example.org`, `example.org:22`, `10.0.0.5:5432`, or one of them after `!`.
+        """Parse `example.org`, `*.example.org`, `example.org:22` or `10.0.0.5:5432`. Each form may follow a `!`.
 
         Raises:
             ValueError: if the text has another form. The message is one sentence.
@@ -92,8 +96,8 @@ class HostRule:
             return cls(checked_host(host), below, number, denies)
         except ValueError:
             raise ValueError(
-                f"{text!r} cannot be allowed: write a host (example.org), all names below one "
-                f"(*.example.org), either with a port (example.org:22), or one of {', '.join(NAMED_SETS)}."
+                f"{text!r} cannot be allowed: write a host (example.org) or all names below a host (*.example.org), "
+                f"with or without a port (example.org:22), or one of {', '.join(NAMED_SETS)}."
             ) from None
 
     def matches(self, host: str, port: int) -> bool:
@@ -134,7 +138,7 @@ class Policy:
         """Return the entry that allows a connection.
 
         Raises:
-            PolicyRefusalError: if no entry allows the connection, or one denies it.
+            PolicyRefusalError: if no entry allows the connection, or if an entry denies it.
         """
         matching = [rule for rule in self.rules if rule.matches(host, port)]
         denied = next((rule for rule in matching if rule.denies), None)

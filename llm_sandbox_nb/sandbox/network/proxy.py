@@ -1,8 +1,8 @@
-"""Proxy behind a sandbox's door, which decides about the destination of a connection and about the data that is sent.
+"""Proxy behind a sandbox's door. It decides to which servers programs inside can connect, and what they can send.
 
 The order of checks matters. The form of the host's name is checked first, then the allow-list. Only then is the name
-looked up, once. The resulting addresses are checked, and the proxy connects to these addresses. Then the first bytes
-must match the request: they are TLS for the same name, or one plain request for the same host.
+looked up, once. The resulting addresses are checked, and the proxy connects to one of them. Then the first bytes of the
+program must match the request: they are TLS for the same name, or one plain request for the same host.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _CONNECTION_WORDS = frozenset(
 
 
 class _RefusalError(LLMSandboxError):
-    """Error that the proxy reports to the client, as its own answer to a request."""
+    """Error with which the proxy itself answers a request of the client, in place of the server."""
 
     def __init__(self, status: int, reason: str, decision: Literal["refused", "failed"] = "refused") -> None:
         super().__init__(reason)
@@ -173,7 +173,11 @@ class Proxy:
         rule: HostRule,
         secrets: list[Secret],
     ) -> None:
-        """Forward the data of a CONNECT request. Only TLS for the same name passes, unless the list names the port."""
+        """Forward the data of a CONNECT request.
+
+        Only TLS for the same name passes. Other data passes too, if the host gets no secrets, and either the allow-list
+        names another port than 80 and 443, or the connection is allowed because the network is `public`.
+        """
         import h11
 
         if not secrets and (rule is PUBLIC or (record.port not in USUAL_PORTS and rule.port is not None)):
@@ -353,7 +357,7 @@ async def _exchange(
     body: _Body,
     scrubber: Scrubber | None = None,
 ) -> None:
-    """Forward one request and its reply. Never forward further data from the client, except for a WebSocket."""
+    """Forward one request and its reply. Never forward data that the client sends later, except for a WebSocket."""
     import h11
 
     # With secrets there is no WebSocket, because its messages could not be searched for a secret.
@@ -457,7 +461,7 @@ async def _reply(
 
 
 async def _pass_rest(upstream: Stream, client: Stream, left: int) -> None:
-    """Forward the last `left` bytes of a body that need not be searched."""
+    """Forward the last `left` bytes of a reply's body that need not be searched for secrets."""
     watch = _Watch()
     passing = pass_on(upstream, client, most=left, heard=watch.heard)
     (passed,) = await _first_failure(passing, watching=watch.wait())
@@ -542,13 +546,13 @@ class _Watch:
 
     async def wait(self) -> int:
         """Wait for a silence of `IDLE_TIMEOUT`. Raises TimeoutError."""
-        while (left := self._at + IDLE_TIMEOUT - time.monotonic()) > 0:  # noqa: ASYNC110 - what is heard is no event
+        while (left := self._at + IDLE_TIMEOUT - time.monotonic()) > 0:  # noqa: ASYNC110 - `heard` sets no event
             await asyncio.sleep(left)
         raise TimeoutError("it was silent for too long")
 
 
 async def _first_failure(*works: Awaitable[int], watching: Awaitable[int]) -> list[int]:
-    """Run all coroutines and return their results. The first failure, also of `watching`, cancels all coroutines."""
+    """Run `works` at the same time and return their results. If one fails, or `watching`, cancel all and raise."""
     tasks: list[asyncio.Future[int]] = [asyncio.ensure_future(work) for work in works]
     watch = asyncio.ensure_future(watching)
     try:

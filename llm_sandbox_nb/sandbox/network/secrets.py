@@ -1,8 +1,9 @@
 """Secrets whose values stay outside the sandbox. Programs inside use a placeholder, which the proxy replaces.
 
-The value is read from this process's environment. The proxy inserts it only into headers of requests to the hosts of
-the secret, and on demand into the bodies of these requests. The proxy verifies the TLS connection to the host first.
-Every reply of these hosts is searched for the value, because they may have stored it from an earlier request.
+The value is read from this process's environment. The proxy inserts the value only into headers of requests to the
+hosts of the secret, and on demand into the bodies of these requests. Before that, the proxy verifies the host's TLS
+certificate. Every reply of these hosts is searched for the value, because a host may have stored the value from an
+earlier request.
 """
 
 from __future__ import annotations
@@ -24,16 +25,19 @@ Headers = Sequence[tuple[bytes, bytes]]
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MIN_VALUE_LENGTH = 8
 IN_BODY = "+body"
-"""Suffix of a host. The value is then inserted into the bodies of requests to this host too."""
+"""Suffix of a host's name, for a host that gets the value in the bodies of requests too."""
 _CREDENTIALS = frozenset(
     (b"authorization", b"cookie", b"x-api-key", b"api-key", b"apikey", b"x-goog-api-key", b"private-token",
      b"job-token", b"x-auth-token", b"x-access-token", b"x-amz-security-token")
 )  # fmt: skip
-"""Headers that identify the sender. If they had an attacker's key, a host would store data for the attacker."""
+"""Headers that identify the sender. They are forwarded only with a secret inside. Otherwise an attacker's key in such a
+header could make the host store data for the attacker."""
 
 
 def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return the hosts of each secret in texts `NAME=host[,host]`, or in a mapping. A host may end in `IN_BODY`.
+    """Return the hosts of each secret by the secret's name. A host may end in `IN_BODY`.
+
+    `entries` are texts `NAME=host[,host]`, or a mapping from names to hosts.
 
     Raises:
         ValueError: if an entry is invalid. The message never repeats the text after `=`, which may be a value.
@@ -101,7 +105,7 @@ def read_secrets(
         value = (os.environ if environment is None else environment).get(name, "").strip()
         if not value:
             raise ValueError(
-                f"The secret {name} has no value: set the environment variable {name} where you start this."
+                f"The secret {name} has no value: set the environment variable {name} before you start this program."
             )
         if len(value) < _MIN_VALUE_LENGTH or not value.isascii() or not value.isprintable():
             raise ValueError(
@@ -122,7 +126,7 @@ def put_in(
     Headers in `_CREDENTIALS` are left out if they have no placeholder.
 
     Returns:
-        The headers, further texts that a reply must not repeat, and the names of the inserted secrets.
+        The headers, texts other than the values that a reply must not repeat, and the names of the inserted secrets.
     """
     pairs = [(secret.placeholder.encode(), secret.value.encode(), secret.name) for secret in secrets]
     result, hidden, used = [], [], []
@@ -171,7 +175,7 @@ def forms_of(value: str) -> list[bytes]:
 def _put_value(text: bytes, stand_in: bytes, value: bytes) -> tuple[bytes, list[bytes]]:
     """Replace a placeholder in a header's text, even within the base64 of `Basic`.
 
-    Return the text, and further texts that a reply must not repeat.
+    Return the text, and texts other than the value that a reply must not repeat.
     """
     text = text.replace(stand_in, value)
     kind, _, encoded = text.partition(b" ")
@@ -202,7 +206,7 @@ class Scrubber:
         return data[: len(data) - held]
 
     def clean(self, data: bytes) -> bytes:
-        """Return a complete text without the hidden texts."""
+        """Return a complete text, in which each hidden text is replaced by `(secret)`."""
         for hidden in self._hidden:
             data = data.replace(hidden, b"(secret)")
         return data

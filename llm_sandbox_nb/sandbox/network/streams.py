@@ -1,6 +1,6 @@
 """Byte streams that the proxy connects: sockets, and TLS connections that end at the proxy.
 
-Also the parser of a client's first TLS message.
+The module also has the parser of a client's first TLS message.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Stream(Protocol):
         ...
 
     async def end_writing(self) -> None:
-        """Close this direction of the connection."""
+        """Close the direction in which `write` sends. The other side can still send."""
         ...
 
 
@@ -96,7 +96,7 @@ class PlainSocket:
             self._socket.shutdown(socket.SHUT_WR)
 
     async def close(self) -> None:
-        """See `ClosableStream`. Read until the program closes, because the program could lose the end of its reply."""
+        """See `ClosableStream`. Read until the program closes too, because it could otherwise lose the reply's end."""
         await self.end_writing()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_TIMEOUT):
@@ -168,7 +168,7 @@ class TlsStream:
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
 
     async def handshake(self) -> None:
-        """Do the TLS handshake. Raises ConnectionError if the client refuses, for example without trust."""
+        """Do the TLS handshake. Raises ConnectionError if the client refuses, e.g. because of the certificate."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -245,14 +245,14 @@ async def pass_on(
 
 
 class NoTlsError(LLMSandboxError):
-    """First message of a client that is not TLS with a readable server name."""
+    """The first message of a client is not TLS, or has no readable server name. The proxy closes the connection."""
 
 
 async def read_hello(stream: Stream) -> tuple[bytes, str]:
     """Read a client's first TLS message. Return all bytes that were read, and the server's name.
 
     Raises:
-        NoTlsError: if the bytes are not TLS, or do not name exactly one server, or encrypt its name.
+        NoTlsError: if the bytes are not TLS, do not name exactly one server, or encrypt the server's name.
     """
     data = b""
     while (name := _server_name(data)) is None:
@@ -316,7 +316,7 @@ def _name_in(hello: bytes) -> str:
 
 
 def _only_name(content: bytes) -> bytes:
-    """Return the name in an extension that must have exactly one name."""
+    """Return the name in the content of a TLS extension that must have exactly one name."""
     listed, kind, size = struct.unpack_from(">HBH", content)
     if kind or listed != len(content) - 2 or size != listed - 3:
         raise NoTlsError("it does not name one server (SNI)")

@@ -282,7 +282,10 @@ def raise_error(answer: Mapping[str, Any], path: str, limit: int | None = None) 
 
 
 def closed_and_open(tried: object) -> tuple[list[str], list[str]]:
-    """Return the names that the executor has tested and found closed, and the names that were open."""
+    """Return the sorted names of closed things and of open things that the executor has tried to use.
+
+    `tried` is a field of the executor's answer to the greeting, `calls` or `reach`. It maps each name to True if open.
+    """
     if not isinstance(tried, dict):
         return [], []
     found = sorted((str(name)[:40], bool(is_open)) for name, is_open in tried.items())[:8]
@@ -290,7 +293,10 @@ def closed_and_open(tried: object) -> tuple[list[str], list[str]]:
 
 
 def disk_limits(executor: Mapping[str, Any]) -> tuple[int | None, int | None, str]:
-    """Return the limits on all files together: their bytes, their number, and a text about the enforcement."""
+    """Return the limits on all files together: their bytes, their number, and a text about how the limits are enforced.
+
+    None means no limit.
+    """
     disk = executor.get("disk")
     if not isinstance(disk, dict) or not all(
         _is_count(disk.get(name)) for name in ("bytes", "files", "total")
@@ -298,6 +304,6 @@ def disk_limits(executor: Mapping[str, Any]) -> tuple[int | None, int | None, st
         return None, None, ""
     size, files, total = disk["bytes"], disk["files"], disk["total"]
     if total and (not size or total <= size):
-        return total, files or None, "there is no more room" + ("; files are counted" if files else "")
+        return total, files or None, "the disk is no larger" + ("; files are counted" if files else "")
     how = "files are counted while commands run, and commands that pass the limit are ended"
     return size or None, files or None, how if size or files else ""

@@ -1,7 +1,7 @@
 """Concurrent requests over one connection to an executor, which is never trusted.
 
-Whatever the executor does (garbage, silence, endless output, wrong ids), every call ends, in bounded memory: with its
-answer, with the caller's timeout inside the sandbox, or with `SandboxLostError`.
+Whatever the executor does (garbage, silence, endless output, wrong ids), the host's memory use is limited, and every
+call ends. A call ends with its answer, also after the time-out that the executor applies, or with `SandboxLostError`.
 
 A request with a body has these frames. `>` comes from the host, `<` from the executor:
 
@@ -11,9 +11,9 @@ A request with a body has these frames. `>` comes from the host, `<` from the ex
     < STDOUT* STDERR* GAP*  output, passed to the `sink` of the call
     < RESPONSE {"exit_code": 0, ...}
 
-CANCEL is allowed at any time. The executor still sends RESPONSE. Requests overlap, so each frame has the id of its
-request. PING and PONG are exchanged all the time. `PINGS_LOST` * `PING_EVERY` is below `LEASE`, so the host notices a
-silent sandbox before the executor ends itself.
+The host may send CANCEL at any time. The executor still sends RESPONSE. Requests overlap, so each frame has the id of
+its request. PING and PONG are exchanged all the time. `PINGS_LOST` * `PING_EVERY` is below `LEASE`, so the host notices
+a broken connection before the executor ends the sandbox.
 """
 
 from __future__ import annotations
@@ -57,16 +57,17 @@ LEASE = 45.0
 MAX_ABANDONED_BYTES = 64 * 1024 * 1024
 """Maximum bytes that the executor may still send for a cancelled request."""
 MAX_PARAMS_BYTES = MAX_PAYLOAD - 4096
-"""Maximum bytes of arguments in a request. Larger arguments are sent at the beginning of the body."""
+"""Maximum bytes of parameters in a REQUEST frame. Larger parameters are sent at the beginning of the body."""
 
 Body = bytes | AsyncIterator[bytes]
 """The body of a request: bytes, or an iterator of pieces."""
 Sink = Callable[[int, bytes], None]
-"""Function that is called with the kind and payload of each frame before the response. An exception becomes the call's
-error. `ProtocolError` ends the whole channel.
+"""Function that is called with the kind and payload of each frame before the response. If the function raises an
+exception, the call raises this exception too. `ProtocolError` ends the whole channel.
 """
 Deliver = Callable[[str, int, Iterator[bytes]], Awaitable[None]]
-"""Function of name, size and content that puts a file into the sandbox. Raises SandboxError, OSError."""
+"""Function that puts a file into the sandbox. Its arguments are the file's name, size in bytes, and content. It raises
+SandboxError or OSError if that fails."""
 
 logger = logging.getLogger(__name__)
 
@@ -75,10 +76,11 @@ class ExecutorConnection(Protocol):
     """A living connection to the executor of a sandbox, for the file history."""
 
     deliver: Deliver | None
-    """Function that puts a file into the sandbox from outside, faster than the connection can. None if impossible."""
+    """Function that puts a file into the sandbox from outside, faster than the connection can. None if the sandbox has
+    no such way."""
     release_pack: Callable[[], None] | None
-    """Function that frees the memory of the files of `deliver`. None if `deliver` writes into the sandbox's top folder,
-    instead of memory for which the executor gets a descriptor.
+    """Function that frees the memory in which `deliver` has put files, and for which the executor gets descriptors.
+    None if `deliver` puts files into the top folder of the sandbox instead.
     """
 
     async def request_files(
@@ -88,7 +90,7 @@ class ExecutorConnection(Protocol):
         timeout: float,
         body: Body | None = None,
     ) -> dict[str, Any]:
-        """Send a request about files and return its outcome. Raises SandboxLostError."""
+        """Send a request about files and return the response. Raises SandboxLostError."""
         ...
 
     async def list_files(self, path: str, *, depth: int = 1, limit: int = 10_000) -> list[FileEntry]:
@@ -139,7 +141,7 @@ class Channel:
         self.lost: SandboxLostError | None = None
 
     async def ensure_connected(self) -> None:
-        """Reconnect if the connection was lost. This class cannot reconnect: without its connection, a sandbox is lost.
+        """Reconnect if the connection was lost. Only subclasses can do so; in this class, the sandbox is lost too.
 
         Raises:
             SandboxLostError: if the sandbox is lost.
@@ -153,7 +155,7 @@ class Channel:
 
         Args:
             params: parameters of the greeting, such as `lease`, `directories`, `cwd` and `spill`.
-            adopt: True if a former owner may have left an incomplete frame, sent or received.
+            adopt: True if a former owner may have left an incomplete frame in either direction.
             timeout: seconds in which the executor must answer.
 
         Raises:
@@ -210,10 +212,10 @@ class Channel:
 
         Args:
             params: the request, with its operation `op`. Large parameters are sent at the beginning of the body.
-            body: bytes that belong to the request.
-            sink: function that receives the frames before the response.
-            timeout: seconds until the answer is due. If there is no answer `grace` seconds after that, the sandbox
-                counts as lost.
+            body: bytes that belong to the request. None if there is no body.
+            sink: function that receives the frames before the response. None if the request has no such frames.
+            timeout: seconds until the answer is due. If there is still no answer `grace` seconds later, the sandbox
+                counts as lost. None for no limit.
             begun: function that is called with the request's number for `cancel`, as soon as the request is sent.
 
         Raises:
@@ -267,7 +269,7 @@ class Channel:
                     call.unacknowledged += len(frame.payload)
                     self._write(frame)
             self._write(Frame(Kind.END, number))
-        except Exception as error:  # noqa: BLE001 - what the body's source raises is the caller's
+        except Exception as error:  # noqa: BLE001 - an error of the body's source belongs to the caller of `call`
             if not call.answer.done():
                 call.answer.set_exception(error)
 
@@ -340,7 +342,7 @@ class Channel:
                 call.sink(frame.kind, frame.payload)
         except ProtocolError:
             raise
-        except Exception as error:  # noqa: BLE001 - it belongs to the caller of `call`
+        except Exception as error:  # noqa: BLE001 - an error of the sink belongs to the caller of `call`
             call.answer.set_exception(error)
 
     def _acknowledge(self, call: _Call, size: object) -> None:
@@ -390,7 +392,7 @@ class Channel:
         for call in calls.values():
             if not call.answer.done():
                 call.answer.set_exception(SandboxLostError(*self.lost.args))
-                call.answer.exception()  # marks the exception as retrieved, as the caller may be gone
+                call.answer.exception()  # marks the exception as retrieved, because the caller may be gone
         self._transport.close()
         if self.on_lost:
             self.on_lost(self.lost)

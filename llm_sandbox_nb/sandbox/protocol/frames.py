@@ -26,7 +26,7 @@ WINDOW = 1024 * 1024
 
 
 class Kind(IntEnum):
-    """Kinds of frames. A request's last frame is RESPONSE; all frames before it belong to the request."""
+    """Kinds of frames. The last frame of each request is RESPONSE."""
 
     REQUEST = 1
     """From the host: JSON with `op` and its arguments."""
@@ -39,7 +39,7 @@ class Kind(IntEnum):
     GAP = 6
     """From the executor: JSON `{stream, omitted}`. At this place of the stream, `omitted` bytes are left out."""
     RESPONSE = 7
-    """From the executor: the outcome as JSON."""
+    """From the executor: the outcome of the request as JSON."""
     CANCEL = 8
     """From the host: end the request and its processes. The response still comes."""
     HELLO = 9
@@ -47,7 +47,7 @@ class Kind(IntEnum):
     PING = 10
     PONG = 11
     ACK = 12
-    """From the executor: JSON `{bytes}`. The executor has consumed so many bytes of the body since the last ACK."""
+    """From the executor: JSON `{bytes}`, the number of bytes of the body that were consumed since the last ACK."""
     BYE = 13
     """From the host: end everything at once."""
 
@@ -93,7 +93,10 @@ def checksum(kind: int, request: int, payload: bytes) -> int:
 
 
 def json_frame(kind: Kind, request: int, value: object) -> Frame:
-    """Return a frame with a JSON payload. The JSON is ASCII, so that surrogates preserve names that are not UTF-8."""
+    """Return a frame with a JSON payload. The JSON is ASCII, with escapes for all other characters.
+
+    So file names that are not UTF-8 are preserved too. Python has surrogates for their bytes, and JSON escapes these.
+    """
     return Frame(kind, request, json.dumps(value, separators=(",", ":")).encode("ascii"))
 
 
@@ -180,7 +183,7 @@ class Transport(Protocol):
         """
 
     def write(self, frames: Sequence[Frame]) -> None:
-        """Queue frames. The channel limits the queue."""
+        """Queue frames. This class does not limit the queue, because the channel does."""
 
     def close(self) -> None:
         """Close the connection; a second call does nothing."""

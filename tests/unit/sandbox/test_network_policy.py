@@ -107,7 +107,7 @@ def test_options_that_contradict_each_other() -> None:
     sent = SandboxOptions(network="allow", allow=("pypi", "a.org:22"), secrets={"KEY": ("a.org",)})
     assert SandboxOptions.from_json(sent.to_json()) == sent
     for given, words in [
-        ({"isolation": "process", "network": "allow"}, "cannot hold a list of allowed hosts"),
+        ({"isolation": "process", "network": "allow"}, "cannot enforce a list of allowed hosts"),
         ({"network": "none", "allow": ("pypi",)}, "use network='allow'"),
         ({"network": "allow", "proxy": "http://p"}, "leave the option proxy out"),
         ({"secrets": {"KEY": ("10.0.0.1",)}}, "A secret is NAME=host"),

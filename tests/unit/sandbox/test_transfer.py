@@ -269,7 +269,7 @@ def test_a_small_limit_makes_few_files_and_folders(tmp_path):
     told = receive(tmp_path / "files", *[file(b"%d" % number, b"") for number in range(3000)], limit=1024)
     assert len(list((tmp_path / "files").iterdir())) == 1000
     assert len(told) == 1001
-    assert told[-1] == "1000 more were left out."
+    assert told[-1] == "1000 more entries were left out."
 
 
 def test_a_usual_limit_takes_a_usual_tree(tmp_path):
@@ -324,7 +324,7 @@ def test_what_the_sandbox_left_out_is_told_safely(tmp_path):
     assert "\x1b" not in told[1]
     many = receive(tmp_path, *[record(SKIPPED, b"x") + reason] * 3000)
     assert len(many) == 1001
-    assert many[-1] == "2000 more were left out."
+    assert many[-1] == "2000 more entries were left out."
 
 
 @settings(max_examples=examples(150))
