@@ -114,7 +114,10 @@ class RunPublisher:
             await asyncio.wait_for(self._known.wait(), patience)
 
     async def finish(self, patience: float = 2.0, longest: float = 60.0) -> None:
-        """Wait at most `patience` seconds until the server has all events. Then continue in the background."""
+        """Wait at most `patience` seconds until the server has all events.
+
+        After that, sending continues in the background for at most `longest` seconds.
+        """
         if self._task is None:
             return
         self._news.set()
