@@ -143,7 +143,10 @@ def _models_and_limits(
 
 
 def _given(options: argparse.Namespace, settings: SandboxSettings, name: str) -> Any:
-    """Return the value of the cell's option `name`. If the cell lacks it, return the setting; None for an empty one."""
+    """Return the value of the cell's option `name`.
+
+    If the cell lacks the option, return the value of the setting, or None if the setting is empty.
+    """
     text = getattr(options, name, None)
     value = None if text in (None, []) else given.option_value(name, text)
     if value in (None, ""):

@@ -404,7 +404,7 @@ class Housekeeping:
         self._adopted.set()
 
     def start(self, opener: Opener) -> None:
-        """Start the background work with the adoption, so that the adoption does not delay the start of the server."""
+        """Start the background work. The server starts without waiting for the adoption of sandboxes."""
         if self._tasks:
             return
         self._adopted.clear()
