@@ -438,7 +438,7 @@ class McpTokenHandler(SandboxAPIHandler):
         self.finish()
 
     def _address(self) -> str:
-        """Return the field `url` of the body, by default the URL of the request. Raises HTTPError for an invalid URL."""
+        """Return the field `url` of the body; default: the URL of the request. Raises HTTPError for an invalid URL."""
         url = self.body().get("url", f"{self.request.protocol}://{self.request.host}{self.base_url}")
         if not isinstance(url, str) or not _BASE_URL_PATTERN.fullmatch(url):
             raise web.HTTPError(

@@ -93,7 +93,7 @@ class RunPublisher:
         return here and not self._refused and self._run is not None
 
     def take_calls(self, calls: OutsideCalls, sandbox_id: str) -> None:
-        """Let this run execute the calls of outside agents to the server's sandbox `sandbox_id`. Call this before `start`."""
+        """Let this run execute outside agents' calls to the server's sandbox `sandbox_id`. Call this before `start`."""
         self._outside = calls, sandbox_id
 
     def start(self, run: Run, cell: PageCell | None = None) -> None:
