@@ -39,12 +39,12 @@ from llm_sandbox_nb.plain_text import first_line, plain
 CLOSE_SECONDS = 120.0
 """Maximum seconds for closing all sandboxes of an interrupted benchmark."""
 _UPDATE_SECONDS = 1.0
-"""Seconds between two updates of the table while nothing changes."""
+"""Maximum seconds between two checks of whether the table has changed."""
 _SETTINGS = (
     "model", "api_base", "api_key_env", "isolation", "profile", "image", "network", "allow", "secret",
     "ca_bundle", "index_url", "proxy",
 )  # fmt: skip
-"""Options that `%config SandboxMagics` may set."""
+"""Options whose values come from the settings of the notebook if the line does not name them."""
 _Work = Callable[[list[Item]], Coroutine[Any, Any, object]]
 
 
@@ -137,7 +137,7 @@ class BenchmarkCommand:
         failed = [result for result in read_results(made.out) if result.key in unscored and result.error_kind]
         note = ""
         if unscored:
-            note = f"{len(unscored)} of {len(wanted)} have no score: run the cell again to try them again."
+            note = f"{len(unscored)} of {len(wanted)} results have no score: run the cell again to try them again."
         try:
             view.finish("done", make_report(made.out).found, note)
         except UsageError as error:
@@ -145,7 +145,7 @@ class BenchmarkCommand:
         if failed and len(failed) == len(wanted):
             last = failed[-1]
             raise SandboxBenchmarkError(
-                plain(f"Nothing could be done: {last.error_kind}: {last.error[:500]}")
+                plain(f"Every item failed. The last error: {last.error_kind}: {last.error[:500]}")
             )
 
 
@@ -205,7 +205,7 @@ class BenchmarkTable:
     out: str
 
     def bundle(self, state: str, found: Mapping[str, Any] | None = None, note: str = "") -> dict[str, str]:
-        """Return the output for the current progress. `found` is the report once the benchmark is over."""
+        """Return the output for the current progress. `found` is the report; None while the benchmark runs."""
         rows = [_cells(row) for row in self.progress.rows()]
         notes = [_note(*note) for note in self.progress.notes]
         html, text = self._html(state, rows, notes), self._text(state, rows, notes)

@@ -48,7 +48,9 @@ def cell_task(
     namespace: dict[str, Any],
     staging: Path,
 ) -> CellTask:
-    """Return the task of a cell. Variables among its inputs are written to the folder `staging`.
+    """Return the task of a cell.
+
+    If an input names a variable and not a file, the variable's value is written to a file in the folder `staging`.
 
     Raises:
         SandboxUsageError, SandboxInputError: if something is wrong or missing; nothing was started.
@@ -85,7 +87,7 @@ def cell_task(
 
 
 def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | None = None) -> SandboxOptions:
-    """Return the options of the sandbox. Options of the cell win over settings.
+    """Return the options of the sandbox. Options of the cell win over settings; without `options`, only settings count.
 
     Raises:
         SandboxUsageError: if a name such as the isolation or the profile is unknown.
@@ -141,7 +143,10 @@ def _models_and_limits(
 
 
 def _given(options: argparse.Namespace, settings: SandboxSettings, name: str) -> Any:
-    """Return the value of a cell's option. If this is empty, return the value of the setting, or None."""
+    """Return the value of the cell's option `name`.
+
+    If the cell lacks the option, return the value of the setting, or None if the setting is empty.
+    """
     text = getattr(options, name, None)
     value = None if text in (None, []) else given.option_value(name, text)
     if value in (None, ""):
@@ -176,7 +181,9 @@ def _check(text: str, namespace: Mapping[str, Any]) -> str | Callable[..., Any] 
 
 
 def original_files(text: str | None, folder: Path, namespace: dict[str, Any]) -> tuple[Run, int] | None:
-    """Return the run and step that `--from-files-of RUN[:STEP]` names.
+    """Return the run and the step that `--from-files-of RUN[:STEP]` names, or None if `text` is empty.
+
+    Without STEP, the step is 0: the files with which the run began.
 
     Raises:
         SandboxUsageError: if the step is not a number.

@@ -93,14 +93,14 @@ def complete_line(line: str, magics: Names) -> Completion:
 
 
 def _split(line: str) -> tuple[list[str], str]:
-    """Return the words after the magic's name, and the word at the cursor, which may be empty."""
+    """Return the words between the magic's name and the cursor, and the word at the cursor, which may be empty."""
     words = line.split()
     word = "" if not line or line[-1].isspace() else words.pop()
     return words[1:], word
 
 
 def _open_option(before: list[str], options: Mapping[str, argparse.Action]) -> str | None:
-    """Return the option whose value is being typed at the cursor."""
+    """Return the name (`dest`) of the option whose value is being typed at the cursor, or None."""
     for distance, word in enumerate(reversed(before)):
         if word in options:
             action = options[word]

@@ -56,7 +56,10 @@ class SandboxTrainingError(SandboxMagicError):
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Hide the traceback of interrupts and of this package's errors. Other exceptions are bugs and keep theirs."""
+    """Hide the traceback of interrupts and of this package's errors.
+
+    Other exceptions are bugs, so their traceback is shown.
+    """
     try:
         yield
     except KeyboardInterrupt as error:

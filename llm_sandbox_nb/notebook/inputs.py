@@ -20,10 +20,10 @@ MAX_INPUT_FILES = 5_000
 def collect_inputs(
     names: Iterable[str], namespace: Mapping[str, Any], staging: Path, frame_format: FrameFormat = "csv"
 ) -> dict[str, Path]:
-    """Return the paths of the input files by name in the input folder of the sandbox.
+    """Return the input files and folders: names in the input folder of the sandbox, with paths on this machine.
 
-    Variables are written to the folder `staging`. A name that is both a variable and a file is refused; `./name`
-    always means the file.
+    The values of variables are written to files in the folder `staging`. A name that is both a variable and a file is
+    refused; `./name` always means the file.
 
     Raises:
         SandboxInputError: if a name is unknown, two names are equal, or a value cannot be written.
@@ -71,7 +71,7 @@ def _matching(name: str, path: Path) -> list[Path]:
 
 
 def _files(path: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the path with its name in the input folder."""
+    """Yield one pair: the name in the input folder of the sandbox, and the path on this machine."""
     name = path.resolve().name or "input"
     if path.is_file():
         yield path.name or name, path

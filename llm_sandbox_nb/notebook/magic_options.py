@@ -1,7 +1,7 @@
 """The options of `%%sandbox`: names, help texts, values, and one-sentence errors for wrong values.
 
-`OPTIONS` names the options that only a cell has. A new option that the command line has too needs a row
-in `options/table.py`.
+`OPTIONS` lists all options. Add an option that only a cell has to this list. Add an option that the command line has
+too to `options/table.py`, from which `OPTIONS` takes it.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _IN_CELLS: dict[str, dict[str, Any]] = {
     },
     "check": {
         "help": "a command that checks the result after the model has submitted, where the model can neither see nor "
-        "change it: exit code 0 passes; or the name of your function of the run"
+        "change it: exit code 0 passes; or the name of your function, which gets the run"
     },
     "break": {"dest": "breakpoints"},
     "break_when": {
         "metavar": "NAME",
-        "help": "pause when your function of this name returns true; it gets the pending call, then the finished one",
+        "help": "pause when your function of this name returns true; it is called before and after each tool call",
     },
     "approve": {"choices": ("ask", "edits", "auto"), "default": "auto"},
     "on_pause": {
@@ -137,7 +137,7 @@ def with_variables(words: Sequence[str], namespace: Mapping[str, Any]) -> list[s
 
 
 def line_with_variables(rest: str, namespace: Mapping[str, Any]) -> str:
-    """Return the words after a subcommand of `%sandbox`, with variables replaced by `with_variables`.
+    """Return the words after a subcommand of `%sandbox`, after `with_variables` has replaced the variables.
 
     Raises:
         SandboxInputError: as `with_variables`.

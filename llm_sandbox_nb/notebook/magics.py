@@ -146,7 +146,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
     def sandbox_line(self, line: str) -> None:
         """Manage this notebook's sandbox and runs.
 
-        %sandbox status           what runs, and what it protects from
+        %sandbox status           the running sandbox, and what it protects from
         %sandbox files [FOLDER]   the files in its output folder, or in FOLDER
         %sandbox get PATH [TO]    copy a file or folder from it; --replace replaces files with the same names
         %sandbox put PATH...      copy files or folders to its input folder

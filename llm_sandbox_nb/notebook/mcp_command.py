@@ -33,12 +33,12 @@ _NO_SERVER = (
     "llm-sandbox-nb mcp in the agent's configuration instead, which has a sandbox of its own."
 )
 _NO_PLACE = (
-    "Here the token would be saved in the notebook, for all who get it: name a file for it, as in %sandbox mcp "
-    "--out ~/mcp.txt."
+    "This front end would save the token in the notebook, where everyone who gets the notebook can read it: name a "
+    "file for the token, as in %sandbox mcp --out ~/mcp.txt."
 )
 KEPT = (
-    "The token that you have stays valid: nothing is to be set up again. %sandbox mcp --new-token makes another and "
-    "revokes it."
+    "Your token stays valid, so the agent needs no new configuration. %sandbox mcp --new-token makes another token and "
+    "revokes this one."
 )
 OPEN = (
     "Outside agents can use this sandbox now; each of their calls is a step of the card below. %sandbox mcp --stop "
@@ -128,7 +128,7 @@ class McpCommand:
         said = (
             "Outside agents cannot use the sandbox any more."
             if was_open
-            else "No outside agent could use it."
+            else "No outside agent could use the sandbox."
         )
         print(f"{said} The token is revoked." if revoke else said)
 
@@ -158,7 +158,7 @@ class RunPlace:
                     file.write(f"{text}\n")
             except OSError as error:
                 raise SandboxInputError(f"{self._file} cannot be written ({error.strerror}).") from error
-            print(f"How to connect is in {self._file}, with the token, which only you can read there.")
+            print(f"{self._file} has the token and says how to connect. Only you can read this file.")
         elif self._widget:
             from IPython import display
             from ipywidgets import Layout, Textarea

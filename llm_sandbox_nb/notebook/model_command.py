@@ -106,7 +106,7 @@ def _some(names: Any) -> str:
 
 def _parsed(rest: str) -> tuple[str | None, str, set[str]]:
     """Return the name, the address and the other options of a line. Raises SandboxUsageError."""
-    wrong = SandboxUsageError(f"%sandbox {USAGE} is how to call it.")
+    wrong = SandboxUsageError(f"The command is %sandbox {USAGE}.")
     try:
         words = shlex.split(rest)
     except ValueError:
@@ -126,8 +126,8 @@ def _parsed(rest: str) -> tuple[str | None, str, set[str]]:
 
 
 _NO_FIELD = (
-    "Nobody can type a key here: set the variable of its provider, such as OPENAI_API_KEY, before the kernel "
-    "starts, and name it with --api-key-env if it has another name."
+    "This front end cannot ask for a key: set the variable of the key's provider, such as OPENAI_API_KEY, before the "
+    "kernel starts. If your variable has another name, name it with --api-key-env."
 )
 _NO_PROVIDER = (
     "%sandbox key needs the name of a provider, as in %sandbox key openai. If you wrote the key itself there, "
@@ -160,7 +160,7 @@ def key_command(rest: str, settings: SandboxSettings) -> None:
         "the kernel's memory, until the kernel ends or you run %sandbox key --forget."
     )
     if not isolates(settings.isolation):
-        print("Commands of a model run as you here and could read it there: use a key with a small budget.")
+        print("Commands of a model run as you here and could read the key: use a key with a small budget.")
 
 
 def _asked(provider: str) -> str:

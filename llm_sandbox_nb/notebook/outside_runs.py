@@ -45,7 +45,7 @@ class OutsideRuns:
     """Context of the cell. Cards that are shown in this context appear in the output of the cell."""
 
     async def execute(self, request: RunRequest, listener: Listener, begun: Callable[[Run], None]) -> object:
-        """Execute a run to its end with the settings of the notebook; see `Starter`.
+        """Execute a run to its end with the settings of the notebook; see `Starter` in `runs/started_runs.py`.
 
         Raises:
             SandboxUsageError, SandboxInputError, InputError, ModelError: if the run cannot start.

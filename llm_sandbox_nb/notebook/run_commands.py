@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NO_RUN = (
     "No run is active: start one with a %%sandbox cell. These commands are for a second thread of this kernel "
-    "(a subshell); the panel and the buttons of the card need none."
+    "(a subshell); the panel and the buttons of the card need no second thread."
 )
 _MAX_LISTED_RUNS = 30
 _USAGE = {
@@ -57,7 +57,7 @@ class RunCommands:
     namespace: dict[str, Any]
     """The user's variables, which may hold runs."""
     find_run: Callable[[str], Run]
-    """Function that returns the run with a name or folder. Cells can resume this run."""
+    """Function that returns the run with a name or folder, prepared so that a cell can resume the run."""
     show: Callable[[Run], None]
     """Function that shows the card of a run."""
     moved: Callable[[], MovedRuns] = MovedRuns
@@ -88,7 +88,7 @@ class RunCommands:
             print("Nothing was removed.")
 
     def load(self, rest: str) -> None:
-        """Show a run again, and assign it to a variable."""
+        """Show the card of a run again. With `-o NAME`, assign the run to this variable."""
         name, variable = load_arguments(rest)
         run = self.find_run(name)
         if variable:
@@ -162,7 +162,7 @@ class RunCommands:
         if as_json:
             print(json.dumps({"folder": other.folder.name}))
             return
-        where = f"It is the variable {name}: {name}.resume() continues it."
+        where = f"The variable {name} holds the fork: {name}.resume() continues it."
         if not name:
             where = f"%sandbox load {other.folder.name} -o NAME gives it."
         print(plain(f"Forked after step {words[0]} into {other.folder}. {where}"))
@@ -245,7 +245,7 @@ def _take_values(name: str, words: list[str], option: str) -> list[str]:
 def _edit_next_call(run: Run, text: str) -> None:
     """Change the arguments of the waiting call.
 
-    After a rewind, change the call that followed in the newest earlier attempt.
+    After a rewind no call waits. Then return to the call that followed in the newest earlier attempt, and change it.
     """
     try:
         arguments = json.loads(text)
@@ -317,7 +317,7 @@ def execute_line_command(run: Run | None, command: str, rest: str) -> str:
         held = run.held
         if held is not None:
             return plain(question(held, run.trajectory))
-        return "The run is paused." if run.control.paused else "The run continues; nothing waits."
+        return "The run is paused." if run.control.paused else "The run continues; no call waits."
     if command == "pause":
         decide(run.control, PauseDecision(), source="magic")
         return "The run pauses before the next request, call or observation."

@@ -76,7 +76,7 @@ class SandboxCommands:
         try:
             target.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SandboxInputError(f"{target} cannot be made a folder here: {_reason(error)}.") from error
+            raise SandboxInputError(f"The folder {target} cannot be made here: {_reason(error)}.") from error
         try:
             left_out = self.background.run(sandbox.download(source, target, kind=kind, replace=replace))
         except OSError as error:
@@ -142,7 +142,8 @@ class SandboxCommands:
     def stop(self, rest: str) -> None:
         """End the sandbox and delete its files. The folders of runs stay.
 
-        With `--idle`, make room instead: end the sandbox of another notebook that has been idle longest.
+        With `--idle`, make room on the server instead: of the sandboxes of other notebooks, end the one that has been
+        idle longest.
         """
         words = split_words("stop [--idle]", rest, 0, 1)
         if words == ["--idle"]:
@@ -179,7 +180,7 @@ class SandboxCommands:
 
 
 def status_text(status: SandboxStatus) -> str:
-    """Return a few lines about the running sandbox."""
+    """Return a few lines about the running sandbox, or a sentence that no sandbox runs."""
     if status.sandbox_id is None or status.protection is None:
         return NO_SANDBOX
     from dataclasses import asdict
@@ -195,7 +196,7 @@ def status_text(status: SandboxStatus) -> str:
 
 
 def listing(entries: list[FileEntry], folder: str) -> str:
-    """Return a line for each file."""
+    """Return a line for each entry, or a sentence that `folder` is empty."""
     lines = []
     for entry in entries:
         size = format_size(entry.size) if entry.kind == "file" else entry.kind

@@ -81,7 +81,7 @@ class SandboxKeeper(Protocol):
 
 
 _LOST_NOTICE = (
-    "The notebook's earlier sandbox died or stopped answering, with the files in it; a new one is empty."
+    "The notebook's earlier sandbox died or stopped answering; its files are lost, and a new one is empty."
 )
 
 
@@ -188,7 +188,9 @@ class NotebookSandboxes:
             return self._keeper
 
     async def prepare(self, options: SandboxOptions, count: int, seconds: float) -> None:
-        """Prepare sandboxes with the options of the newest sandbox, or with `options` if these have changed since then.
+        """Prepare sandboxes with the options of the newest sandbox that a cell needed.
+
+        Use `options` instead if no cell has needed a sandbox, or if `options` differs from the previous call.
 
         Args:
             options: sandbox options of a cell without options.

@@ -106,7 +106,7 @@ def _shown_runs(path: Path) -> set[str]:
 def find_run(name: str, folder: Path, forks: Forks | None = None) -> Run:
     """Return the run with this folder, file or name. A part of the name is enough.
 
-    A run in `forks` is returned with its sandbox.
+    If the run is one of `forks`, it is returned with its open sandbox.
 
     Raises:
         SandboxInputError: if no run or several runs match, or the run cannot be read.
@@ -139,7 +139,7 @@ def show_run(run: Run, shell: Any, caps: Caps) -> None:
 
 
 def first_run_of(task: str, sandbox_id: str, folder: Path) -> Path | None:
-    """Return the folder of a task's first run in a sandbox, or None. Only runs that have kept their files count."""
+    """Return the folder of a task's first run in a sandbox, or None. Runs without a history of files do not count."""
     for run_folder in run_folders(folder)[-_MAX_SEARCHED_RUNS:]:
         started = _started(run_folder)
         if (

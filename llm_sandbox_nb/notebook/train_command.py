@@ -178,7 +178,7 @@ _MAX_ANSWER_CHARACTERS = 60
 def training_bundle(
     record: TrainingRecord, state: str, note: str = "", step: int | None = None
 ) -> dict[str, str]:
-    """Return a cell's output about a training, with the rollouts of `step`. None means the newest kept rollouts.
+    """Return a cell's output about a training, with the rollouts of `step`; if None, the newest kept ones.
 
     Raises:
         RecordError: if the rollouts of `step` are not kept.

@@ -21,10 +21,10 @@ _MAX_PRINTED_CHARACTERS = 10_000
 """Maximum printed characters of a waiting call or observation; the card shows all."""
 _WATCHED_SECONDS, _SHARED_SECONDS = 1.0, 3600.0
 NOBODY = (
-    "{option} needs a person who decides when the run pauses, and this notebook runs without a front end that can "
-    "ask one, as with nbclient or papermill. Leave it out, or choose another action: --on-pause stop "
-    "ends the run at its first pause, --on-pause continue only records the pauses, and --break EXPR --on-pause stop "
-    "ends it at certain calls."
+    "{option} needs a person who decides when the run pauses, but no front end of this notebook can ask a person, as "
+    "with nbclient or papermill. Leave out {option}, or choose another action: --on-pause stop ends the run at its "
+    "first pause, --on-pause continue only records the pauses, and --break EXPR --on-pause stop ends the run at "
+    "certain calls."
 )
 
 
@@ -34,7 +34,8 @@ class Watchers:
     def __init__(self, on_pause: str | None = None, cell: PageCell | None = None) -> None:
         """Create the watchers for the run that `cell` shows.
 
-        `on_pause` is the action at a pause without a server: `wait`, `stop` or `continue`.
+        `on_pause` is the action at a pause without a server: `wait`, `stop` or `continue`. None or `ask`: ask in the
+        cell.
         """
         self._cell = cell
         self.publisher: RunPublisher | None = None

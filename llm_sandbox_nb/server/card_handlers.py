@@ -80,7 +80,7 @@ class ForeignRecordHandler(SandboxAPIHandler):
 async def _printed(
     module: str, *arguments: str, cwd: Path | None = None, given: IO[bytes] | None = None
 ) -> tuple[int | None, bytes]:
-    """Return the exit code and the output of a module. The code is None after too much time or output."""
+    """Run a module as a program. Return its exit code, None after too much time or output, and what it printed."""
     async with _one_at_a_time:
         # -P: modules in the notebook's folder are not imported.
         process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""The REST routes of `/llm-sandbox/api`. `rest-api.yml` describes them, and a test compares both.
+"""The REST routes of `/llm-sandbox/api`. A test compares them with `rest-api.yml`.
 
 Each verb is decorated in a concrete class, never in a base class. `authorized` remembers the first resource that it
 sees, so all subclasses of a decorated base class would be authorised for the resource of the first subclass in use.
@@ -212,7 +212,7 @@ class PrepareHandler(SandboxAPIHandler):
         if not isinstance(kernel_id, str):
             raise ValueError("'kernel_id' must be the id of one of this server's kernels.")
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise ValueError("'count' must be a number from 0 on.")
+            raise ValueError("'count' must be a whole number of at least 0.")
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
             raise ValueError("'seconds' must be a number above zero.")
         request = self.manager.policy.read_request(body)
@@ -225,13 +225,13 @@ class StopIdleHandler(SandboxAPIHandler):
 
     @rest_verb
     async def post(self) -> None:
-        """End the longest idle sandboxes of kernels other than `kernel_id`: at most `most`, all without `most`."""
+        """End idle sandboxes of kernels other than `kernel_id`, longest idle first. Without `most`, end all of them."""
         body = self.body()
         kernel_id, most = body.get("kernel_id", ""), body.get("most")
         if not isinstance(kernel_id, str):
             raise ValueError("'kernel_id' must be the id of a kernel.")
         if most is not None and (not isinstance(most, int) or most < 1):
-            raise ValueError("'most' must be a number from 1 on.")
+            raise ValueError("'most' must be a whole number of at least 1.")
         await self.manager.ready()
         stopped = await self.manager.stop_idle(kernel_id, most)
         self.finish({"stopped": [{"id": managed.id, "notebook": managed.notebook} for managed in stopped]})

@@ -55,7 +55,7 @@ class CheckpointsHandler(HistoryAPIHandler):
 
 
 class JournalHandler(HistoryAPIHandler):
-    """Handler for the journal of a run, which may have been rewound or resumed since it ended at this server."""
+    """Handler for the journal of a run. After the run ended at this server, it may have been rewound or resumed."""
 
     @rest_verb
     async def get(self, run_id: str) -> None:

@@ -210,7 +210,7 @@ class HistoryReaders:
     def _take(self, folder: Path) -> HistoryReader:
         if not is_history(folder):
             raise HistoryError(
-                "This run keeps no history of its files, so those of earlier steps cannot be read."
+                "This run keeps no history of its files, so files of earlier steps cannot be read."
             )
         key = str(folder), folder.stat().st_ino
         with self._mutex:
@@ -232,7 +232,7 @@ def _metadata_change(before: Entry | None, after: Entry | None) -> str:
             f"a {_KINDS.get(before.type, 'special file')} became a {_KINDS.get(after.type, 'special file')}"
         )
     if before.target != after.target:
-        return f"leads to {_shown(after.target)}, before to {_shown(before.target)}"
+        return f"leads to {_shown(after.target)}; led to {_shown(before.target)} before"
     if before.mode != after.mode:
         return f"mode {before.mode & 0o7777:o} became {after.mode & 0o7777:o}"
     if (before.uid, before.gid) != (after.uid, after.gid):

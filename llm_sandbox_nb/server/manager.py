@@ -43,10 +43,10 @@ class SandboxManager(LoggingConfigurable):
         7200, help="Seconds after which the server ends an unused sandbox; 0 means never."
     ).tag(config=True)
     watch_interval = Float(
-        5, help="Seconds between two looks at kernels that have ended and sandboxes that are idle."
+        5, help="Seconds between two searches for kernels that have ended and sandboxes that are idle."
     ).tag(config=True)
     reap_interval = Float(
-        20, help="Seconds between two looks for containers whose owner has died; 0 means only at the start."
+        20, help="Seconds between two searches for containers whose owner has died; 0: only at the start."
     ).tag(config=True)
     dead_kernel_grace = Float(
         20, help="Seconds a kernel that has died may take to be restarted before its sandbox is ended."
@@ -132,7 +132,7 @@ class SandboxManager(LoggingConfigurable):
         return [managed for managed in self.all() if managed.requests]
 
     def idle(self, kernel_id: str = "") -> list[ManagedSandbox]:
-        """Return the idle sandboxes of other kernels without a live run, longest idle first."""
+        """Return the idle sandboxes of kernels that have no live run and are not `kernel_id`, longest idle first."""
         live = {kernel_id, *self.live_kernels()}
         free = [managed for managed in self.in_use() if managed.state != "starting" and not managed.requests]
         return sorted(
@@ -173,7 +173,7 @@ class SandboxManager(LoggingConfigurable):
         return await self.kernels.notebook(kernel_id)
 
     async def find(self, kernel_id: str) -> ManagedSandbox | None:
-        """Return the sandbox of a kernel, or the sandbox of an ended kernel of the same notebook."""
+        """Return the sandbox of a kernel, else the sandbox of an ended kernel of the same notebook, or None."""
         own = [managed for managed in self.in_use() if managed.fork_of is None]
         for managed in own:
             if managed.kernel_id == kernel_id:
@@ -206,7 +206,7 @@ class SandboxManager(LoggingConfigurable):
     async def acquire(
         self, kernel_id: str, request: SandboxOptions, *, fresh: bool = False
     ) -> tuple[ManagedSandbox, bool]:
-        """Return the kernel's sandbox, and True if it is new. It is replaced if lost, or if `fresh` is true.
+        """Return the kernel's sandbox, and True if it is new. A lost sandbox is replaced; with `fresh`, any sandbox is.
 
         Raises:
             UnknownSandboxError: if the kernel does not belong to this server.
@@ -404,7 +404,7 @@ class Housekeeping:
         self._adopted.set()
 
     def start(self, opener: Opener) -> None:
-        """Start the background work with the adoption, so that the adoption does not delay the start of the server."""
+        """Start the background work. The server starts without waiting for the adoption of sandboxes."""
         if self._tasks:
             return
         self._adopted.clear()
@@ -476,7 +476,7 @@ async def _without_kernel(manager: SandboxManager, managed: ManagedSandbox) -> s
             managed.unclaimed_since = now
         if now - managed.unclaimed_since < manager.adoption_grace:
             return None
-        return "It was kept after the end of another server, and no kernel of its notebook came."
+        return "Another server left it running, and no kernel of its notebook has asked for it."
     managed.notebook = await kernels.notebook(managed.kernel_id) or managed.notebook
     managed.unclaimed_since = None
     if await kernels.alive(managed.kernel_id):

@@ -62,7 +62,7 @@ OTHER_MODEL = (
     "This site does not let outside agents choose this model: leave `model` out for the model of the notebook; "
     "SandboxPolicy.mcp_run_models lists others."
 )
-PERSON_AT_WORK = "A person uses this sandbox now, in a cell or a terminal: try again when they have ended."
+PERSON_AT_WORK = "A person uses this sandbox now, in a cell or a terminal: try again later."
 _SETTLE_TRIES, _SETTLE_PAUSE_SECONDS = 60, 0.05
 """Maximum number of polls of a sandbox's pending requests before a run starts, and the seconds between polls."""
 _TYPING_SECONDS = 30.0
@@ -438,7 +438,7 @@ class McpTokenHandler(SandboxAPIHandler):
         self.finish()
 
     def _address(self) -> str:
-        """Return the server's URL as the caller sees it. The body can name it. Raises HTTPError for an invalid URL."""
+        """Return the field `url` of the body; default: the URL of the request. Raises HTTPError for an invalid URL."""
         url = self.body().get("url", f"{self.request.protocol}://{self.request.host}{self.base_url}")
         if not isinstance(url, str) or not _BASE_URL_PATTERN.fullmatch(url):
             raise web.HTTPError(

@@ -39,8 +39,8 @@ class SandboxPolicy(Configurable):
     ).tag(config=True)
     mcp_run_models = List(
         Unicode(),
-        help="Models that outside agents may name for such a run, as shell-style patterns such as `openai/*`. Empty "
-        "leaves them the model of the notebook.",
+        help="Models that outside agents may name for such a run, as shell-style patterns such as `openai/*`. If "
+        "empty, only the model of the notebook is allowed.",
     ).tag(config=True)
     allowed_isolations = List(
         Enum(isolation_choices()[1:]),
@@ -70,7 +70,7 @@ class SandboxPolicy(Configurable):
         Enum(NETWORKS),
         default_value=list(NETWORKS),
         help="Networks a sandbox may have. `open` is not safe: it reaches servers on this machine and around it; "
-        "where it is allowed, `public` is too.",
+        "if `open` is allowed, `public` and `allow` are allowed too.",
     ).tag(config=True)
     default_network = Enum(
         (None, *NETWORKS),
@@ -94,7 +94,7 @@ class SandboxPolicy(Configurable):
     ca_bundle = Unicode(
         None,
         allow_none=True,
-        help="PEM file of the site's certificates for each sandbox; when set, it is the only one.",
+        help="PEM file of the site's certificates for each sandbox; when set, a request may name no other.",
     ).tag(config=True)
     index_url = Unicode(
         None, allow_none=True, help="Package index of each sandbox; when set, a request may name no other."
@@ -108,7 +108,9 @@ class SandboxPolicy(Configurable):
     ).tag(config=True)
 
     def read_request(self, body: Mapping[str, Any]) -> SandboxOptions:
-        """Return the options in a client's request. Missing limits are the site's. A path of a CA bundle is ignored.
+        """Return the options in a client's request. Missing limits get the site's defaults.
+
+        The path of a CA bundle in the request is ignored.
 
         Raises:
             ValueError: if a field is invalid; the message names the field.

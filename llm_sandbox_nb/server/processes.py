@@ -57,7 +57,7 @@ class SandboxUsage:
 
 
 class UsageMeter:
-    """Meter for the resource use of sandboxes. Each is measured at most once in `_MEASUREMENT_SECONDS`."""
+    """Meter for the resource use of sandboxes. Each sandbox is measured at most once per `_MEASUREMENT_SECONDS`."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """Create the meter. `clock` returns seconds."""

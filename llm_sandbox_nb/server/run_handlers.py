@@ -61,7 +61,7 @@ class NotebookRunsHandler(SandboxAPIHandler):
 
     @rest_verb
     async def get(self) -> None:
-        """Return the newest runs of the notebook `path`, next to the notebook and in folders that kernels named."""
+        """Return the newest runs of the notebook `path`: those next to it, and those in folders that kernels named."""
         path = self.get_query_argument("path")
         published = [run for run in self.runs.all() if run.notebook == path and run.folder is not None]
         folders = {run.folder.parent for run in published if run.folder is not None}
@@ -198,7 +198,7 @@ class RunPublishHandler(RunSocket):
         elif kind == "answer":
             self._run.take_answer(message)
         else:
-            raise PublisherError("This message is not a publisher's.")
+            raise PublisherError("A publisher may not send a message of this kind.")
 
     def _begin(self, message: Json) -> None:
         kernel_id, owner = message.get("kernel_id"), message.get("owner")
@@ -216,7 +216,7 @@ class RunPublishHandler(RunSocket):
         self.send({"type": "welcome", "next": len(self._run.store), "ticket": ticket, "shared": shared})
 
     def _outside_sandbox(self, sandbox_id: object, kernel_id: str) -> str | None:
-        """Return the id of the sandbox that the kernel opens to outside agents. None unless it is the kernel's."""
+        """Return the id of the sandbox that the kernel opens to outside agents, or None if it is another kernel's."""
         manager = self.settings["llm_sandbox_manager"]
         own = (managed.id for managed in manager.in_use() if managed.kernel_id == kernel_id)
         return next((id for id in own if id == sandbox_id), None)
@@ -253,7 +253,7 @@ class RunEventsHandler(RunSocket):
         super().open()
         since = self.get_query_argument("since", "0")
         if not since.isdecimal() or len(since) > 9:
-            self.close(BROKEN, "'since' must be the number of events that are known already.")
+            self.close(BROKEN, "'since' must be the number of events that the watcher already has.")
             return
         self._pump = asyncio.ensure_future(self._watch(run_id, int(since)))
 

@@ -362,7 +362,7 @@ class RunRegistry(LoggingConfigurable):
         return list(self._runs.values())
 
     def live_kernels(self) -> set[str]:
-        """Return the kernels with a run that is not over."""
+        """Return the ids of the kernels with a run that is not over."""
         return {run.kernel_id for run in self._runs.values() if run.state in ("live", "away")}
 
     def outside_run(self, sandbox_id: str) -> PublishedRun | None:

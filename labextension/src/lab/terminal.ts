@@ -133,7 +133,7 @@ class SandboxTerminal implements Terminal.ITerminalConnection {
   }
 }
 
-/** A tab with a terminal. What a program in it prints is shown by xterm and can change nothing else, not even the tab's name. */
+/** A tab with a terminal. xterm shows the output of programs. The output cannot change the tab's title or the clipboard. */
 export async function terminalTab(
   sandbox: ISandbox,
   settings: ServerConnection.ISettings,

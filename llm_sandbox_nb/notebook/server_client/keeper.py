@@ -55,7 +55,10 @@ class ServerKeeper:
         return self._address.url
 
     async def mint_token(self, sandbox: Sandbox, *, keep: bool) -> str | None:
-        """Return a new token with which outside agents can use a sandbox; None if the present token stays valid."""
+        """Return a new token with which outside agents can use a sandbox.
+
+        If `keep` is true and the sandbox has a valid token, that token stays valid, and the result is None.
+        """
         _, answer = await self._ask(f"sandboxes/{server_id(sandbox)}/mcp-token", "POST", {"keep": keep})
         token: str | None = answer["token"]
         return token

@@ -93,7 +93,7 @@ class RunPublisher:
         return here and not self._refused and self._run is not None
 
     def take_calls(self, calls: OutsideCalls, sandbox_id: str) -> None:
-        """Let this run execute outside agents' calls to a sandbox of the server. Call it before `start`."""
+        """Let this run execute outside agents' calls to the server's sandbox `sandbox_id`. Call this before `start`."""
         self._outside = calls, sandbox_id
 
     def start(self, run: Run, cell: PageCell | None = None) -> None:
@@ -114,7 +114,10 @@ class RunPublisher:
             await asyncio.wait_for(self._known.wait(), patience)
 
     async def finish(self, patience: float = 2.0, longest: float = 60.0) -> None:
-        """Wait at most `patience` seconds until the server has all events. Then continue in the background."""
+        """Wait at most `patience` seconds until the server has all events.
+
+        After that, sending continues in the background for at most `longest` seconds.
+        """
         if self._task is None:
             return
         self._news.set()

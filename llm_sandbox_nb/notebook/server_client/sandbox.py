@@ -180,7 +180,7 @@ class ReconnectingChannel(Channel):
 
     def __init__(self, address: ServerAddress, sandbox_id: str, patience: float) -> None:
         super().__init__(_NoTransport())
-        self.lost = SandboxLostError("It is not connected yet.")
+        self.lost = SandboxLostError("The sandbox is not connected yet.")
         self.greeting: Mapping[str, Any] = {}
         """Fields of the `hello` message on each new connection."""
         self.why_ended = lambda: self._sandbox_ended() or "the connection to the Jupyter server broke"

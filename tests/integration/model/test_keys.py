@@ -301,7 +301,7 @@ def test_a_key_goes_to_its_own_provider_only(notebook: Notebook) -> None:
 def test_where_nobody_can_type_it_is_one_sentence(tmp_path: Path) -> None:
     done = execute(notebook_of("%sandbox key"), tmp_path, kernel_environment(tmp_path), allow_errors=True)
     [error] = outputs(done.cells[1])
-    assert error.evalue.startswith("Nobody can type a key here: set the variable of its provider")
+    assert error.evalue.startswith("This front end cannot ask for a key: set the variable of")
     assert "\n" not in error.evalue
     words = [sys.executable, "-m", "IPython", "--no-banner", "-c", "%load_ext llm_sandbox_nb\n%sandbox key"]
     shell = subprocess.run(
@@ -312,7 +312,7 @@ def test_where_nobody_can_type_it_is_one_sentence(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert "SandboxUsageError: Nobody can type a key here" in shell.stdout + shell.stderr
+    assert "SandboxUsageError: This front end cannot ask for a key" in shell.stdout + shell.stderr
     assert "Warning" not in shell.stdout + shell.stderr
 
 

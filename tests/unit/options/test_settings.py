@@ -267,7 +267,7 @@ def test_a_model_that_cannot_be_chosen_changes_nothing(shell: Any) -> None:
     wrong = {
         "scripted/none-such": "There is no script",
         "openai/x --api-base nonsense": "is not the address of a model server",
-    } | dict.fromkeys(("a b", "a --local", "--api-base", "'a"), "is how to call it")
+    } | dict.fromkeys(("a b", "a --local", "--api-base", "'a"), "The command is %sandbox model")
     before = magics_of(shell).model
     for line, sentence in wrong.items():
         with pytest.raises(SandboxUsageError, match=sentence):
