@@ -17,7 +17,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 @dataclass(frozen=True)
 class Loaded:
-    """A loaded run. `form` is `journal`, or the name of another project's format.
+    """Loaded run. `form` is `journal`, or the name of another project's format.
 
     Tables group runs by `group`, which is the parent folder of the run relative to the given path. Runs below a folder
     `runs`, as in a benchmark's results, belong to the group of the folder above `runs`.
@@ -95,7 +95,10 @@ def _sort_in(run: Loaded, reading: Reading, known: dict[str, int]) -> None:
 
 
 def _work_of(run: Loaded) -> str:
-    """Return a digest of the model's replies. Copies of a run have equal digests. Empty if there is no reply."""
+    """Return a digest of the model's replies, which is equal for copies of a run.
+
+    Return an empty text if the run has no reply.
+    """
     replies = [event for event in run.trajectory.events if isinstance(event, ev.ModelReplied)]
     if not replies:
         return ""

@@ -161,8 +161,10 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def watch_lines(arguments: Mapping[str, Any]) -> Sequence[str]:
-    """Return the lines that `train watch` prints first: an overview of the training, or one step. Raise UsageError if
-    the training or the step does not exist.
+    """Return the lines that `train watch` prints first: an overview of the training, or one step.
+
+    Raises:
+        UsageError: if the training or the step does not exist.
     """
     from llm_sandbox_nb.training.record import RecordError, TrainingRecord
     from llm_sandbox_nb.training.watch import overview, step_text

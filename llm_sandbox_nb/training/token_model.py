@@ -119,7 +119,7 @@ class TokenModel:
         return self._read(made.ids, tools, before)
 
     def take_over(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> None:
-        """Continue a conversation that another model began. `messages` end with its newest reply."""
+        """Continue a conversation that another model began. The last of `messages` is the newest reply."""
         self.conversation = conversation_ids(self.chat, messages, tools)
         self._seen, self._calls = list(messages[:-1]), _calls_of(messages[-1])
 

@@ -271,7 +271,7 @@ def _parts(document: Document, size: int) -> list[_Piece]:
 def _distractors(
     library: _Library, question: Question, chance: random.Random, options: BuildOptions
 ) -> list[_Piece]:
-    """Return pieces of other documents that contain none of the answers.
+    """Return pieces of other documents that do not contain an answer or a quote of the question's evidence.
 
     There are as many pieces as the options demand, if enough suitable documents are found.
     """
