@@ -48,7 +48,7 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
     """Load the runs at and below `paths`, from journals and from files in other projects' formats.
 
     Below a folder, files with names such as `trajectory.json`, `trajectory_math.json`, `*.traj`, `*.traj.json` and
-    `*.eval` are read. A file next to a journal is skipped, because it has the same run. A file may have many runs.
+    `*.eval` are read. A file next to a journal is skipped, because both have the same run. A file may have many runs.
     Files that cannot be read are listed in `problems`.
 
     Raises:
@@ -103,7 +103,7 @@ def _work_of(run: Loaded) -> str:
     if not replies:
         return ""
     keys = [reply.id for reply in replies]
-    if run.form != "journal":  # events of other formats get new ids at each reading, so ids are no keys
+    if run.form != "journal":  # events of other formats have new ids at each reading
         keys = [f"{run.name} {reply.message} {reply.reasoning}" for reply in replies]
     return hashlib.sha256("\n".join(keys).encode("utf-8", "replace")).hexdigest()
 

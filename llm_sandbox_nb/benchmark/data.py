@@ -151,7 +151,7 @@ def _hub(source: DataSource) -> Iterable[Mapping[str, Any]]:
 
 
 def with_documents(row: Row) -> str:
-    """Return the documents of a row followed by the problem, for a prompt that contains them instead of input files."""
+    """Return the documents of a row followed by the problem, for a prompt without input files."""
     if not row.input_files:
         return row.problem_statement
     parts = [

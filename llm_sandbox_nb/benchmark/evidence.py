@@ -142,7 +142,7 @@ class Report:
 
 
 def words_of(test: str) -> tuple[tuple[str, ...], int]:
-    """Return the parts of a test's name, divided as in reports, and the number of first parts that may be folders."""
+    """Return the parts of a test's name, as reports divide the name, and how many parts at its start may be folders."""
     start, bracket, parameters = test.partition("[")
     file, *names = start.split("::")
     if names or file.endswith(".py"):
@@ -170,8 +170,7 @@ async def run_tests(
     """Run tests and controls for at most `timeout` seconds.
 
     The controls are written next to the file of a test in `neighbours`. No controls run if `neighbours` is empty, or if
-    the command has the placeholder `{report}`. With this placeholder, the runner is neither pytest nor unittest, and
-    the controls are in the form of these two runners.
+    the command has the placeholder `{report}`, because the runner of such a command is neither pytest nor unittest.
     """
     made = await box.exec(["mktemp", "-d", "/tmp/XXXXXXXXXXXXXXXX"])
     if made.exit_code != 0:

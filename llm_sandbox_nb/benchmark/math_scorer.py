@@ -69,7 +69,10 @@ _SYMBOLS = {
 
 
 def math_equal(answer: str, gold: str) -> Score:
-    """Score 1 if the stated answer equals the gold answer. If gold is not mathematics, both are compared as text."""
+    """Score 1 if the stated answer equals the gold answer.
+
+    If the gold answer is not mathematics, the two answers are compared as text.
+    """
     gold, answer = normalised(gold), normalised(answer)
     wanted = _without_dollars(", ".join(boxes(gold)) or gold)
     if not wanted:

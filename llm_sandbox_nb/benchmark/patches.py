@@ -34,7 +34,7 @@ _LONE_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 async def apply(box: Sandbox, patch: str, name: str) -> bool:
     """Apply a patch to the files, and return True on success. `name` is the name of the patch's file in the sandbox.
 
-    If the patch does not end with a newline, add one, because git requires it.
+    If the patch does not end with a newline, a newline is added, because git requires it.
     """
     path = await _write_patch(box, patch, name)
     return await _git(box, f"apply --whitespace=nowarn {shlex.quote(path)}") is not None

@@ -115,7 +115,7 @@ class Progress:
                 cell.begun.clear()
 
     def rows(self) -> list[CellProgress]:
-        """Return a row for each task and mode. If there are several rows, add a last row for all."""
+        """Return a row for each task and mode. If there are several rows, add a last row for all rows together."""
         with self._lock:
             now = time.monotonic()
             rows = [self._row(cell, now) for cell in self._cells.values()]

@@ -113,7 +113,10 @@ def check_config(out: Path, config: dict[str, Any]) -> None:
 
 
 def change_judge(out: Path, judge_model: str | None) -> None:
-    """Store the name of the judge that will score all answers of the folder again, if it is not the stored judge."""
+    """Store `judge_model` as the judge of a folder whose answers will all be scored again.
+
+    With None, the stored judge stays.
+    """
     config = read_config(out)
     if judge_model and config.get(_JUDGE_KEY) != judge_model:
         _write_config(out, config | {_JUDGE_KEY: judge_model})

@@ -46,7 +46,7 @@ def score_interval(values: Sequence[float]) -> Interval | None:
 
 
 def wilson(share: float, number: int) -> tuple[float, float]:
-    """Return the bounds of Wilson's interval for `share`, a share of `number` items. They always differ."""
+    """Return the bounds of Wilson's interval for `share`, a share of `number` items. The two bounds always differ."""
     square = _NORMAL_QUANTILE**2
     middle = (share + square / (2 * number)) / (1 + square / number)
     half = (

@@ -142,7 +142,7 @@ def plan_evaluation(
         network: network of the sandboxes. The default is the training's network.
         judge: judge of the answers, which only tasks with a judge need.
         workers: maximum number of items at the same time.
-        out: folder of the results. Existing results in it are not repeated.
+        out: folder of the results. Items that have a result in this folder are not run again.
 
     Raises:
         ConfigError, ModelError, RecordError: if the training, task, rows or judge do not exist or cannot be used.

@@ -36,7 +36,7 @@ _Request = tuple[int, list[int], int, int]
 
 
 class Relay:
-    """Actor between the trainer and the loops on nodes, which stores requests and their answers."""
+    """Actor that passes requests from the agent loops on the nodes to the trainer, and the answers back."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()

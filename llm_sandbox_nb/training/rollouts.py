@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 LOST = "lost"
 """Stop reason of a rollout whose attempts all failed. Such a rollout is left out of the training, and not scored 0."""
 GRACE = 120.0
-"""Seconds after a rollout's deadline. A rollout that still runs then counts as lost."""
+"""Seconds between the deadline of a rollout and the time at which a rollout that is still running counts as lost."""
 
 
 class RolloutError(LLMSandboxError):

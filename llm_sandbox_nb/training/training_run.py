@@ -41,9 +41,9 @@ _T = TypeVar("_T")
 OnFigures = Callable[[Mapping[str, Any]], None]
 logger = logging.getLogger(__name__)
 _MIN_ANSWER_CHARACTERS = 4
-"""Minimum letters and digits of an answer that is searched in a prompt. A shorter answer may be there by chance."""
+"""Minimum letters and digits of an answer that is searched in a prompt. A prompt may have shorter answers by chance."""
 STEPS_WITHOUT_GRADIENT = 3
-"""Number of consecutive steps without a gradient that cause a warning. Each multiple of it causes another warning."""
+"""Number of consecutive steps without a gradient that cause a warning. As many further steps cause a second warning."""
 
 
 def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:

@@ -29,7 +29,7 @@ def heading() -> str:
 
 
 def step_line(figures: Mapping[str, Any]) -> str:
-    """Return a line about a step: reward with its spread, turns, tokens of model and sandbox, capability use, stops.
+    """Return a line about a step: reward and its spread, turns, tokens, capability use, seconds, and stop reasons.
 
     The column `alike` has the number of groups whose rollouts all had the same reward, and the number of all groups.
     """
