@@ -113,7 +113,7 @@ def turns_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
 
 
 def tools_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
-    """Return a table with a row for each tool in each group: the number of its calls, and their share in all calls."""
+    """Return a table with a row for each tool in each group: the number of its calls, and their share in the group."""
     counts: dict[tuple[str, str], int] = {}
     for run in runs:
         for tool, number in behaviour_of(run.trajectory).tool_mix.items():

@@ -140,7 +140,7 @@ def _operands(name: str, rest: list[str]) -> list[str]:
 
 
 def _computes_in_program(name: str, rest: list[str]) -> bool:
-    """Return True if the command is awk with a program that does arithmetic, even on positions in a text only."""
+    """Return True if the command is awk with a program that does arithmetic. Positions in a text count as numbers."""
     if name not in ("awk", "gawk", "mawk"):
         return False
     program = next((word for word in rest if not word.startswith("-")), "")

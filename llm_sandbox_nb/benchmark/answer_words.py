@@ -32,7 +32,7 @@ def _alternatives(table: str) -> str:
 
 
 OTHER_SCRIPT = "\u0900-\u0dff\u0e00-\u0eff\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-"""Characters of scripts that put no blank after a Latin letter."""
+"""Characters of scripts in which no blank follows a Latin letter."""
 ANSWER_INTRODUCTION = (
     rf"(?<![^\W\d_{OTHER_SCRIPT}])(?:{_alternatives('answer')})(?:[^\W\d_]{{1,4}}(?=\s*[:=]))?"
     rf"(?:\s+(?![A-Z]\b|(?:{_alternatives('not')})\b)[^\W\d_]{{2,12}}){{0,2}}?\s*[*_`\"']{{0,4}}"

@@ -104,7 +104,7 @@ def _json_lines(text: str) -> Iterator[Any]:
     """Parse JSON lines. Raise ValueError with the number of an invalid line."""
     # `splitlines` would also split at characters such as U+2028, which a JSON text may contain
     for number, line in enumerate(text.split("\n"), 1):
-        line = line.removeprefix("\ufeff")  # byte order mark of a Windows file, also after other files
+        line = line.removeprefix("\ufeff")  # begins each Windows file, also after files were joined
         if line.strip():
             try:
                 yield json.loads(line)

@@ -61,7 +61,7 @@ def scorer_digest(task: Task, row: Row, judge: Judge | None = None) -> str:
 
 
 def code_of(scorer: str, folder: Path | None = None) -> str:
-    """Return the digest of a scorer file. If the file is in the task's `folder`, include all Python files there."""
+    """Return the digest of a scorer file. If it is in the task's `folder`, all Python files there are included."""
     path = Path(scorer)
     files = sorted(path.parent.glob("*.py")) if folder is not None and path.parent == folder else [path]
     return digest([(file.name, _file_digest(file)) for file in files])

@@ -34,7 +34,7 @@ _PYTHON = "python3"
 _UNITTEST = re.compile(r"-m\s+unittest(?![\w.])")
 _MAX_REPORT_BYTES = 64 * 1024**2
 _COLLECTOR_SECONDS = 30.0
-"""Seconds in which the collector must end after the tests."""
+"""Maximum seconds between the end of the tests and the end of the collector."""
 _SEND_LINE_SCRIPT = """
 import socket, sys
 one = socket.socket(socket.AF_UNIX)
@@ -98,8 +98,8 @@ class {name}(unittest.TestCase):
             return
         raise AssertionError
 """
-"""Template of a file with two control tests, one in the form of pytest and one in the form of unittest. The test of
-unittest fails if every way to fail works, and passes if the tested code has disabled one way.
+"""Template of a file with two control tests, one in the form of pytest and one in the form of unittest. The second test
+tries many assertions that must fail. It fails if all of them fail, and passes if the tested code has disabled one.
 """
 
 
@@ -245,7 +245,8 @@ async def _collected(
 async def _put_controls(box: Sandbox, neighbours: Iterable[str], *, dotted: bool) -> list[str]:
     """Write the controls next to the first existing file of the tests in `neighbours`. Return the controls' names.
 
-    The names have the form of the test in that file. If no file exists, `dotted` selects the form of unittest.
+    The form of the names, `file::name` or dotted as in unittest, is that of the test in this file. If no file exists,
+    `dotted` decides the form.
     """
     name = f"x{secrets.token_hex(6)}"
     folder, prefix, like = "", "", "test"

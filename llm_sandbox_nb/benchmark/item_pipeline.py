@@ -296,5 +296,5 @@ async def judged(judge: Judge | None, item: Item, result: Result, answer: str | 
 
 
 def unjudged(result: Result, answer: str | None, error: str) -> Result:
-    """Return the result for an answer that no judge has scored. It has the whole answer for a later judgement."""
+    """Return the result for an answer that no judge has scored, with the whole answer for a later judgement."""
     return replace(result, score=None, detail=error, answer=answer, error_kind=JUDGE, error=error)

@@ -136,7 +136,7 @@ def is_mathematics(text: str) -> bool:
 
 
 def is_one_value(text: str) -> bool:
-    """Return True if a text with commas is a single number, date or bracket, and not a list."""
+    """Return True if a text with commas is one value, such as a number, a date or a tuple, and not a list."""
     text = normalised(text)
     return bool(
         quantities(text) or _DATE.search(text) or _elements(text) is None or (_elements(text) or [""])[0]
@@ -184,7 +184,7 @@ def _mathematics(text: str) -> str | None:
 
 
 def _same(gold: str, stated: str) -> bool:
-    """Compare two texts as quantities, as collections, and otherwise as expressions."""
+    """Compare two texts as quantities or as collections, and otherwise as expressions."""
     stated = _without_dollars(stated).rstrip(".")
     if _tight(gold) == _tight(stated):
         return True

@@ -33,7 +33,7 @@ LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
 
 
 def problem_of(result: Result) -> str:
-    """Return a key for the problem of a result, which is the same for all repeats and copies of the problem.
+    """Return a key for the problem of a result. All repeats and copies of a problem have the same key.
 
     Results of earlier package versions have no problem digest. Their key is the row's id.
     """

@@ -17,7 +17,7 @@ import socket
 import sys
 
 MAX_BYTES = 64 * 1024**2
-"""Maximum size of all outcomes together in bytes. If there are more, the process exits."""
+"""Maximum size of all outcomes together in bytes. If the outcomes are larger, the process exits."""
 PR_SET_DUMPABLE = 4
 
 

@@ -80,7 +80,7 @@ _COLUMNS = ("id", "problem_statement", "ground_truth", "domain", "input_files", 
 
 
 def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | None = None) -> Row:
-    """Make a row from a record. `names` maps this package's column names to the names in the data.
+    """Make a row from a record. `names` maps this package's column names to the column names in the data.
 
     Raises:
         DataError: if the problem is missing or empty, or `input_files` is not a mapping of names to texts.

@@ -132,10 +132,10 @@ class Passes:
 
 
 def passes(repeats: Iterable[Sequence[float]]) -> list[Passes]:
-    """Return unbiased estimates of pass@k and pass^k, for k = 1, 2, 4, ... and the smallest number of repeats.
+    """Return unbiased estimates of pass@k and pass^k.
 
-    `repeats` contains the scores of each item. An attempt is right if its score is 1. If an item has only one score,
-    the result is empty.
+    `repeats` contains the scores of each item. k is 1, 2, 4, ... up to the smallest number of scores of an item, and
+    also this number. An attempt is right if its score is 1. If an item has only one score, the result is empty.
     """
     items = [(len(scores), sum(score == 1.0 for score in scores)) for scores in repeats if scores]
     most = min((number for number, _ in items), default=0)

@@ -103,7 +103,7 @@ class Task:
 
 
 def without_network(prompts: PromptConfig) -> PromptConfig:
-    """Return the prompts for a sandbox without network, which do not invite the model to install packages.
+    """Return prompts that do not invite the model to install packages, for a sandbox without network.
 
     Prompts that are not from this package stay unchanged.
     """
@@ -172,7 +172,7 @@ def _from_paper(content: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _only_a_judge_scores(folder: Path) -> bool:
-    """Return True if `judge.py` in a folder of the paper's package gives the score, and `reward.py` a constant."""
+    """Return True if a task folder of the paper's package has a `judge.py`, and `reward.py` only returns a constant."""
     if not (folder / "judge.py").is_file() or not (folder / "reward.py").is_file():
         return False
     try:
@@ -258,7 +258,10 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
 
 
 def _keys(content: Mapping[str, Any], name: str, kind: type[Any]) -> dict[str, Any]:
-    """Return the mapping of the key `name`, or an empty mapping. Its keys must be fields of the class `kind`."""
+    """Return the mapping under the key `name`, or an empty mapping if the key is missing.
+
+    The keys of this mapping must be fields of the class `kind`.
+    """
     found, known = content.get(name) or {}, [field.name for field in fields(kind)]
     if not isinstance(found, dict):
         raise ValueError(f"{name} has to hold keys such as `{known[0]}:`.")

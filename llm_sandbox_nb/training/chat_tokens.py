@@ -1,4 +1,4 @@
-"""Conversion of conversations to token ids: the first prompt, the text between two replies, and the parsed replies.
+"""Conversion between conversations and token ids, for the first prompt, the texts between replies, and the replies.
 
 A reply's ids are used as they were sampled. Only texts of the environment are encoded, each of them once, so that the
 trained ids are the sampled ids. A chat template is tested before use. After a reply, the template must add only the

@@ -1,4 +1,4 @@
-"""Model for the agent loop that stores the token ids of its conversation for the training."""
+"""Model that stores the token ids of its conversation with the agent loop, for the training."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def is_over(record: TrainingRecord) -> bool:
 
 
 def _alike(figures: Mapping[str, Any]) -> str:
-    """Return a text such as `2 of 8`, if two of eight groups each have equal rewards, so that they teach nothing."""
+    """Return a text such as `2 of 8`: in two of eight groups, all rewards are equal, so they teach nothing."""
     alike, groups = figures.get("groups_alike"), figures.get("groups")
     return "" if alike is None else f"{alike} of {groups}" if groups is not None else str(alike)
 
