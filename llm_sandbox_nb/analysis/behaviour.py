@@ -17,7 +17,7 @@ WANDERING_TURNS = 10
 
 @dataclass
 class Turn:
-    """A turn, which is a reply of the model with its calls.
+    """Turn of a run: a reply of the model, with the calls in this reply.
 
     `attempted` has the capabilities that the code of the turn uses. `succeeded` has the capabilities that a successful
     call uses. If the turn made no progress, `why` is the reason: `no call`, `failed` (every call failed) or `repeated`
@@ -64,7 +64,10 @@ class Behaviour:
 
 
 def behaviour_of(trajectory: Trajectory) -> Behaviour:
-    """Return the turns of a run. A step without a reply is not a turn."""
+    """Return the turns of a run. A step without a reply is not a turn.
+
+    A turn without a call makes progress only if it is the last turn and answers the task.
+    """
     before: set[tuple[str, str, str]] = set()
     found = Behaviour()
     for step in trajectory.steps:
@@ -142,7 +145,7 @@ _CODE = re.compile(r"^ {0,3}(```|~~~).*?(?:^ {0,3}\1|\Z)", re.MULTILINE | re.DOT
 
 @dataclass(frozen=True)
 class Writing:
-    """Counts of phrases and structure in one text."""
+    """Counts in one text: matches of `VERIFICATION`, and of `STRUCTURE` in total and by pattern (`parts`)."""
 
     verification: int
     structure: int
@@ -150,7 +153,7 @@ class Writing:
 
 
 def writing_of(text: str) -> Writing:
-    """Count phrases and structure in a reply. Code blocks are ignored."""
+    """Count phrases of verification and elements of structure in a reply. Code blocks are ignored."""
     plain = _CODE.sub("", text)
     texts = {"math": _closable(plain)}
     parts = {name: len(pattern.findall(texts.get(name, plain))) for name, pattern in STRUCTURE.items()}

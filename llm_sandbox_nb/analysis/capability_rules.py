@@ -1,10 +1,11 @@
-"""The published rules of capability use. They find three capabilities that the code of a turn may use.
+"""Published rules of capability use, which find three capabilities in the code of a turn.
 
-The rate of a capability is the number of turns that use it, divided by the number of all turns. A turn may use several
-capabilities or none. `docs/explanation/capability-use.md` defines the capabilities in words. The turns in
-`tests/data/labelled_turns.yaml` were labelled by hand according to that page. A change of the rules that alters results
-needs a new version. The code of a turn consists of commands, of programs on a command line or in a here-document, and
-of edited files.
+The rate of a capability is the number of turns that use the capability, divided by the number of all turns. A turn may
+use several capabilities or no capability. The code of a turn consists of commands, of programs on a command line or in
+a here-document, and of edited files.
+
+`docs/explanation/capability-use.md` defines the capabilities in words. The turns in `tests/data/labelled_turns.yaml`
+were labelled by hand according to that page. A change of the rules that changes results needs a new `RULES_VERSION`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LANGUAGES = {
 }  # fmt: skip
 _INTERPRETERS = {"python": "python", "pypy": "python", "node": "curly", "bash": "shell", "sh": "shell",
                  "zsh": "shell", "dash": "shell"}  # fmt: skip
-_MAX_DEPTH = 6  # programs within programs
+_MAX_DEPTH = 6  # of programs within programs
 BASH_TOOLS = frozenset({"execute_bash", "bash", "shell"})
 EDITOR_TOOLS = frozenset({"str_replace_editor", "file_editor", "str_replace_based_edit_tool"})
 SUBMIT_TOOLS = frozenset({"submit", "finish"})
@@ -34,7 +35,7 @@ SUBMIT_TOOLS = frozenset({"submit", "finish"})
 
 @dataclass(frozen=True)
 class Code:
-    """A program text. `language` is `python`, or `curly` for C and similar languages."""
+    """Text of a program. `language` is `python`, or `curly` for C and similar languages."""
 
     language: str
     text: str
@@ -251,7 +252,10 @@ _SUBSTRINGS = {
 
 
 def substring_uses(arguments: Mapping[str, Any] | None) -> frozenset[str]:
-    """Return the capabilities that a search for the substrings in the paper's table 15 finds. Only for comparison."""
+    """Return the capabilities that a search for the substrings in the paper's table 15 finds.
+
+    This search is only for a comparison with the rules.
+    """
     text = "\n".join(
         str(value)
         for name, value in (arguments or {}).items()

@@ -113,7 +113,7 @@ def turns_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
 
 
 def tools_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
-    """Return a table with the number of calls for each group and tool."""
+    """Return a table with a row for each tool in each group: the number of its calls, and their share in the group."""
     counts: dict[tuple[str, str], int] = {}
     for run in runs:
         for tool, number in behaviour_of(run.trajectory).tool_mix.items():
@@ -128,7 +128,8 @@ def tools_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
 def groups_frame(runs_table: pandas.DataFrame) -> pandas.DataFrame:
     """Return a table with a row for each group of runs.
 
-    Rates are computed over all turns of the group, and shares over all its tokens or seconds.
+    Rates and `barren_share` are shares of all turns of the group. The other shares are computed from the sums of tokens
+    or seconds over all runs of the group.
     """
     rows = [_group_row(str(name), part) for name, part in runs_table.groupby("group", sort=True)]
     return _pandas_frame(rows)

@@ -17,7 +17,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 @dataclass(frozen=True)
 class Loaded:
-    """A loaded run. `form` is `journal`, or the name of another project's format.
+    """Loaded run. `form` is `journal`, or the name of another project's format.
 
     Tables group runs by `group`, which is the parent folder of the run relative to the given path. Runs below a folder
     `runs`, as in a benchmark's results, belong to the group of the folder above `runs`.
@@ -48,7 +48,7 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
     """Load the runs at and below `paths`, from journals and from files in other projects' formats.
 
     Below a folder, files with names such as `trajectory.json`, `trajectory_math.json`, `*.traj`, `*.traj.json` and
-    `*.eval` are read. A file next to a journal is skipped, because it has the same run. A file may have many runs.
+    `*.eval` are read. A file next to a journal is skipped, because both have the same run. A file may have many runs.
     Files that cannot be read are listed in `problems`.
 
     Raises:
@@ -95,12 +95,15 @@ def _sort_in(run: Loaded, reading: Reading, known: dict[str, int]) -> None:
 
 
 def _work_of(run: Loaded) -> str:
-    """Return a digest of the model's replies. Copies of a run have equal digests. Empty if there is no reply."""
+    """Return a digest of the model's replies, which is equal for copies of a run.
+
+    Return an empty text if the run has no reply.
+    """
     replies = [event for event in run.trajectory.events if isinstance(event, ev.ModelReplied)]
     if not replies:
         return ""
     keys = [reply.id for reply in replies]
-    if run.form != "journal":  # events of other formats get new ids at each reading, so ids are no keys
+    if run.form != "journal":  # events of other formats have new ids at each reading
         keys = [f"{run.name} {reply.message} {reply.reasoning}" for reply in replies]
     return hashlib.sha256("\n".join(keys).encode("utf-8", "replace")).hexdigest()
 

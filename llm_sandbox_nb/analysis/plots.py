@@ -18,7 +18,10 @@ _LABELS = {"external": "External resources", "files": "File management", "comput
 
 
 def capability_figure(groups: pandas.DataFrame) -> Figure:
-    """Draw the share of turns that use each capability, by group. A pale part shows turns that did not succeed."""
+    """Draw the share of turns that use each capability, by group.
+
+    The pale part of a bar is the share of turns in which no call with the capability succeeded.
+    """
     figure, axes = _new(len(groups))
     width = 0.8 / len(CAPABILITIES)
     for number, name in enumerate(CAPABILITIES):

@@ -102,8 +102,8 @@ class _Reader:
         self._paths = _path_names(tree)
         self._nodes = list(ast.walk(tree))
         self._texts: set[int] = set()
-        """Ids of operations with a text operand. Inner operations are added first, because nesting may be too deep for
-        a recursion."""
+        """`id` of each operation with a text operand. Inner operations are added before outer operations, because a
+        recursion could be too deep."""
         for node in reversed(self._nodes):
             if isinstance(node, ast.BinOp) and self._about_text(node):
                 self._texts.add(id(node))
@@ -126,7 +126,7 @@ class _Reader:
         return found
 
     def _name(self, node: ast.expr) -> str:
-        """Return the dotted name of the called function, with imports resolved. Empty if the function has no name."""
+        """Return the dotted name of the called function, with imports resolved, or an empty text if it has no name."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -154,9 +154,9 @@ class _Reader:
         return method in _PANDAS_NUMERIC and "pandas" in self.names.values()
 
     def _does_sums(self) -> bool:
-        """Return True if the program has a product, quotient, remainder or power of numbers, or two sums.
+        """Return True if the program has a product, quotient, remainder or power, or at least two sums or differences.
 
-        Arithmetic in indexes is ignored.
+        Operations on texts, operations in indexes, and counters such as `n += 1` are ignored.
         """
         light = 0
         for node in _outside_slices(self.tree):

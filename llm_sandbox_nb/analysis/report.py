@@ -69,15 +69,15 @@ def report_html(reading: Reading, title: str = "What these runs did") -> str:
         return page(title, '<p class="note">No run was found.</p>' + _problems(reading))
     groups, tools = groups_frame(runs), tools_frame(reading.runs)
     guessed = int(runs["tokens_estimated"].sum())
-    estimated = f" Of {guessed} runs the tokens are estimated, four characters to one." if guessed else ""
+    estimated = f" Runs with estimated tokens (four characters for a token): {guessed}." if guessed else ""
     rates = [f"{name}{kind}_rate" for kind in ("", "_succeeded") for name in CAPABILITIES]
     parts = [
         f'<p class="note">{plural(len(runs), "run")}, {plural(int(runs["turns"].sum()), "turn")}. '
         f"Capability rules version {RULES_VERSION}, writing patterns version {PATTERNS_VERSION}.{estimated}</p>",
         "<h2>How the runs ended</h2>",
         table(groups, ["group", "runs", "ended", "foreign_runs"]),
-        "<h2>Capabilities</h2><p>Share of all turns whose code uses a capability; the solid part of a bar is of turns "
-        "in which a call that uses it also ended well.</p>",
+        "<h2>Capabilities</h2><p>Each bar is the share of all turns whose code uses a capability. Its solid part is "
+        "the share of turns in which a call that uses this capability also succeeded.</p>",
         plots.svg_of(plots.capability_figure(groups)),
         table(groups, ["group", "runs", "turns_mean", *rates]),
         "<h2>Tokens</h2>",

@@ -26,8 +26,8 @@ _LOOPBACK = re.compile(
     r"^(?:https?://|ftp://|[^/]*@)?(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[?::1\]?)(?:[:/]|$)"
 )
 _READERS = {
-    # For each command: the options whose value is the next word. Each trailing `!` stands for an operand that is a
-    # pattern or a program.
+    # The letters are options of the command whose value is the next word. Each `!` at the end stands for an operand
+    # that is a pattern or a program, and not a file.
     "cat": "", "tac": "", "nl": "", "head": "nc", "tail": "nc", "less": "", "more": "", "wc": "", "grep": "ABCmef!",
     "egrep": "ABCmef!", "fgrep": "ABCmef!", "zgrep": "ABCmef!", "rg": "ABCmegt!", "ag": "ABCm!", "sed": "ef!",
     "awk": "Fvf!", "gawk": "Fvf!", "mawk": "Fvf!", "sort": "ktoST", "uniq": "fsw", "cut": "dfcb", "paste": "d",
@@ -140,7 +140,7 @@ def _operands(name: str, rest: list[str]) -> list[str]:
 
 
 def _computes_in_program(name: str, rest: list[str]) -> bool:
-    """Return True if an awk program does arithmetic, including arithmetic on positions in a text."""
+    """Return True if the command is awk with a program that does arithmetic. Positions in a text count as numbers."""
     if name not in ("awk", "gawk", "mawk"):
         return False
     program = next((word for word in rest if not word.startswith("-")), "")

@@ -24,9 +24,9 @@ _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking_blocks", "reasoni
 class Tokens:
     """Tokens by origin.
 
-    `prompt` are the tokens of system message, task and tools. `model` are those of replies. `environment` are those of
-    observations and of messages from the loop. An observation that no later request contains is not counted, because
-    the model has not read it.
+    `prompt` counts the tokens of the system message, the task and the tools. `model` counts the tokens of replies.
+    `environment` counts the tokens of observations and of messages that the agent adds. An observation that no later
+    request contains is not counted, because the model has not read this observation.
     """
 
     prompt: int = 0
@@ -40,7 +40,7 @@ class Tokens:
     cached: int = 0
     cost: float | None = None
     estimated: bool = False
-    """True if the counts are estimates, with four characters for a token, because the record lacks counts."""
+    """True if the counts are estimates of one token for each four characters, because the record lacks counts."""
 
     @property
     def once(self) -> int:
@@ -110,7 +110,10 @@ def _estimated(trajectory: Trajectory) -> list[_Request]:
 
 
 def _call_text(call: object) -> str:
-    """Return the name and the arguments of a call in a message. The message may come from anyone."""
+    """Return the name and the arguments of a call in a message.
+
+    Return an empty text for a call of another form, because a record may come from any program.
+    """
     match call:
         case {"function": {"name": name, "arguments": arguments}}:
             return f"{name}{arguments}"
@@ -196,7 +199,7 @@ def times_of(run: Loaded) -> Times:
 
 
 def throughput(times: Iterable[Times]) -> Throughput | None:
-    """Return the throughput of several runs. None if no run has recorded times."""
+    """Return the throughput of several runs, or None if no run has recorded times."""
     known = [(time.start, time.start + time.wall, time.wall) for time in times if time.start and time.wall]
     if not known:
         return None

@@ -17,7 +17,7 @@ import yaml
 @cache
 def words() -> dict[str, Any]:
     """Return the tables of `words.yaml`, by name."""
-    # every process that scores reads this file: the loader in C is eight times as fast as the one in Python
+    # every process that scores reads this file, and the loader in C is eight times as fast as the loader in Python
     loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
     tables: dict[str, Any] = yaml.load(
         Path(__file__).with_name("words.yaml").read_text("utf-8"), Loader=loader
@@ -32,7 +32,7 @@ def _alternatives(table: str) -> str:
 
 
 OTHER_SCRIPT = "\u0900-\u0dff\u0e00-\u0eff\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-"""Characters of scripts that put no blank after a Latin letter."""
+"""Characters of scripts in which no blank follows a Latin letter."""
 ANSWER_INTRODUCTION = (
     rf"(?<![^\W\d_{OTHER_SCRIPT}])(?:{_alternatives('answer')})(?:[^\W\d_]{{1,4}}(?=\s*[:=]))?"
     rf"(?:\s+(?![A-Z]\b|(?:{_alternatives('not')})\b)[^\W\d_]{{2,12}}){{0,2}}?\s*[*_`\"']{{0,4}}"

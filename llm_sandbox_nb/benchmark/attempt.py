@@ -1,4 +1,4 @@
-"""Attempts at one problem, in a sandbox or with a single reply. The record of an attempt is a run like any other."""
+"""Attempts at one problem, in a sandbox or with a single reply. An attempt is recorded like any other run."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class HowToAsk(RunOptions):
     limits: RunLimits | None = None
     """Limits that replace the limits of the task."""
     nudges: Nudges = field(default="all", kw_only=True)
-    """Number of replies without a call that the run answers. With `all`, as in the paper's package, no such reply ends
-    the run."""
+    """Number of replies in a row without a tool call that the run answers with a request for a call. With `all`, as in
+    the paper's package, no such reply ends the run."""
     remind: bool = True
     """True to remind a model that submits without an answer."""
     reply_tokens: int | None = None
@@ -93,7 +93,8 @@ async def in_sandbox(
 
     Args:
         documents: `files` if the documents become input files, or `prompt` if they become part of the prompt.
-        framed: text with the problem and its documents, for `prompt`. If it is None, `with_documents` makes the text.
+        framed: text with the problem and its documents, if `documents` is `prompt`. With None, `with_documents` makes
+            this text.
 
     Raises:
         ModelError, InputError, SandboxError: if the run could not start.
@@ -132,7 +133,7 @@ async def in_sandbox(
             return Attempt(run, None, "sandbox", str(error))
         in_text = (run.trajectory.tool_calls or how.tool_calls) == "text"
         if answer is None and (task.answer == "reply" or (task.answer == "file" and in_text)):
-            answer = run.answer  # in text mode, a line of a reply may contain the answer, and not a file
+            answer = run.answer  # with calls as text, a reply may contain the answer instead of a file
         spent = await resource_usage(box)
         if reused := box.renewals > 0:
             spent = replace(spent, memory_peak=None)  # the peak may have been reached in an earlier task
@@ -150,7 +151,10 @@ def kind_of(error: RunError) -> str:
 
 
 async def read_answer(box: Sandbox, task: Task) -> str | None:
-    """Read the task's `answer_file` or, if this file does not exist, the first existing file that the prompts name."""
+    """Return the text of the task's `answer_file` or, without this file, of the first existing `prompts.answer_files`.
+
+    Return None if there is no answer file.
+    """
     prompts = task.prompts.under(box.directories.root)
     named = [replace(prompts, output_dir=task.answer_file).under(box.directories.root).output_dir]
     for path in [*(named if task.answer_file else ()), *prompts.answer_files]:

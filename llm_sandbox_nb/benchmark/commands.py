@@ -247,7 +247,7 @@ def _values(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
 
 
 def unscored_keys(made: Prepared) -> set[Key]:
-    """Return the keys of items that have no score because they failed, are undecided, or are not done."""
+    """Return the keys of items without a score: the item has failed, has no verdict, or is not done yet."""
     from llm_sandbox_nb.benchmark.results import read_results
 
     scored = {
@@ -358,7 +358,7 @@ def _selected_rows(loaded: list[list[Row]], start: int, end: int | None) -> list
     if not any(selected):
         asked = f"--start_id {start}" if end is None else f"--start_id {start} --end_id {end}"
         raise TaskError(
-            f"{asked} selects no row: there are {max(map(len, loaded))}, and the first has the number 0."
+            f"{asked} selects no row: there are {max(map(len, loaded))} rows, and the first row has the number 0."
         )
     return selected
 

@@ -22,13 +22,13 @@ _DATA_FILES = ("data.jsonl", "data.json", "data.parquet")
 
 
 def load_rows(task: Task, source: str | None = None) -> list[Row]:
-    """Load the rows of a task from `source`. By default, the task's folder or its Hugging Face data set has the rows.
+    """Load the rows of a task from `source`, or else from the task's folder or the task's Hugging Face data set.
 
     `source` is a file, a folder with TASK.jsonl, `sample`, or `hf:OWNER/NAME/CONFIG:SPLIT`.
 
     Raises:
-        DataError: if there are no rows, two rows have the same id, a row lacks data for the scorer, or rows are not
-            in the published schema.
+        DataError: if there are no rows, two rows have the same id, a row lacks data for the scorer, or a row does not
+            have the schema in `rows`.
     """
     records = map(_without_envelope, _records(task, source))
     rows = [make_row(record, number, task.data.columns) for number, record in enumerate(records)]
@@ -77,7 +77,7 @@ def _hub_source(task: Task, source: str) -> DataSource:
 
 
 def _without_envelope(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the row in a record of verl, whose columns are in `extra_info`, as in the paper's `train_verl.json`."""
+    """Return the columns of a row. A record for the trainer verl, as in `train_verl.json`, has them in `extra_info`."""
     inner = record.get("extra_info")
     known = "problem_statement" not in record and isinstance(inner, dict) and "problem_statement" in inner
     return inner if known and isinstance(inner, dict) else record
@@ -102,9 +102,9 @@ def _named(task: Task, source: str) -> Path:
 
 def _json_lines(text: str) -> Iterator[Any]:
     """Parse JSON lines. Raise ValueError with the number of an invalid line."""
-    # `splitlines` would also split at line ends inside a JSON text
+    # `splitlines` would also split at characters such as U+2028, which a JSON text may contain
     for number, line in enumerate(text.split("\n"), 1):
-        line = line.removeprefix("\ufeff")  # byte order marks of joined Windows files
+        line = line.removeprefix("\ufeff")  # begins each Windows file, also after files were joined
         if line.strip():
             try:
                 yield json.loads(line)
@@ -146,12 +146,12 @@ def _hub(source: DataSource) -> Iterable[Mapping[str, Any]]:
     except Exception as error:
         raise DataError(
             f"The data set {source.dataset} cannot be loaded ({type(error).__name__}): where there is no network, "
-            f"give the rows with --data FILE, or try the machinery with --data {SAMPLE}."
+            f"give the rows with --data FILE, or test the installation with --data {SAMPLE}."
         ) from error
 
 
 def with_documents(row: Row) -> str:
-    """Return the documents of a row followed by the problem, for a prompt that replaces input files."""
+    """Return the documents of a row followed by the problem, for a prompt without input files."""
     if not row.input_files:
         return row.problem_statement
     parts = [

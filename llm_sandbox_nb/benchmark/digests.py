@@ -1,8 +1,8 @@
 """Digests of a result's inputs, so that results of different inputs never mix.
 
-There are three inputs: the question (a row's problem and documents), the prompt (a task's way to ask), and the scorer
-(its code, the gold answer, the judge). A folder with answers to another question or prompt is refused. Answers that
-another scorer has scored are scored again.
+There are three inputs: the question (a row's problem and documents), the prompt (the task's prompts and limits), and
+the scorer (its code, the gold answer, the judge). A folder with answers to another question or prompt is refused.
+Answers that another scorer has scored are scored again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def question_digest(task: Task, row: Row) -> str:
     """
     any_column = (
         task.asker and not task.prompts.source
-    )  # `create_prompt` of the paper's package uses the problem and the documents
+    )  # `create_prompt` of the paper's package uses only the problem and the documents
     if any_column or task.answer == "patch":
         return row.digest
     return digest(row.problem_statement, dict(row.input_files), row.extra.get("image"))
@@ -52,7 +52,7 @@ def prompt_digest(task: Task) -> str:
 
 
 def scorer_digest(task: Task, row: Row, judge: Judge | None = None) -> str:
-    """Return the digest of a task's scorer: code, gold answer and columns, or the judge with its options."""
+    """Return the digest of all that decides the score of an answer: the scorer's code or the judge, and the row."""
     if task.scorer == "judge":
         how = None if judge is None else (PROMPT_VERSION, judge.model.name, dataclasses.asdict(judge.options))
         return digest("judge", how, row.problem_statement, row.ground_truth)
@@ -61,7 +61,7 @@ def scorer_digest(task: Task, row: Row, judge: Judge | None = None) -> str:
 
 
 def code_of(scorer: str, folder: Path | None = None) -> str:
-    """Return the digest of a scorer file. If the file is in the task's `folder`, include all Python files there."""
+    """Return the digest of a scorer file. If it is in the task's `folder`, all Python files there are included."""
     path = Path(scorer)
     files = sorted(path.parent.glob("*.py")) if folder is not None and path.parent == folder else [path]
     return digest([(file.name, _file_digest(file)) for file in files])
@@ -69,7 +69,7 @@ def code_of(scorer: str, folder: Path | None = None) -> str:
 
 @functools.cache
 def _own_scorers() -> str:
-    """Return the digest of this package's scorers and of the packages that they use."""
+    """Return the digest of this package's scorers and of the versions of the packages that they use."""
     files = sorted(path for path in Path(__file__).parent.iterdir() if path.suffix in (".py", ".yaml"))
     return digest(
         [(file.name, _file_digest(file)) for file in files], [_version(name) for name in _SCORING_PACKAGES]
@@ -106,7 +106,7 @@ def signed(result: Result, task: Task, row: Row, judge: Judge | None) -> Result:
 
 def same_question(result: Result, task: Task, row: Row) -> bool:
     """Return True if a result answers the current content of the row."""
-    if not result.question:  # a result of an earlier version, without digest
+    if not result.question:  # results of earlier versions have no digest of the question
         return not result.row or result.row == row.digest
     return result.question == question_digest(task, row)
 
@@ -150,7 +150,9 @@ def check_prompts(out: Path, results: Iterable[Result], tasks: Iterable[Task]) -
 
 
 def check_version(out: Path, results: Iterable[Result], more: Any) -> None:
-    """Check that this version of the package made the earlier answers, if `more` items will be answered.
+    """Check that this version of the package made the earlier answers.
+
+    `more` has the items that still need an answer. If `more` is empty, nothing is checked.
 
     Raises:
         ResultsError: if the versions differ.
@@ -161,5 +163,6 @@ def check_version(out: Path, results: Iterable[Result], more: Any) -> None:
     if others and more:
         raise ResultsError(
             f"{out} holds results of llm-sandbox-nb {sorted(others)[0]}, and this is {__version__}: choose another "
-            f"--out, or install that version. `llm-sandbox-nb benchmark score {out}` scores its answers with this one."
+            f"--out, or install that version. `llm-sandbox-nb benchmark score {out}` scores the existing answers with "
+            "this version."
         )

@@ -1,11 +1,13 @@
 """Evidence that tests ran: the outcome of each test, and control tests that have to fail.
 
-An exit code is not evidence: `os._exit(0)` in the tested code gives 0 without any test. So pytest and unittest send
-the outcome of each test to another process at once (see `results_collector`), where nothing can change it. A test
-counts as passed if no worse outcome was sent for it. But tested code runs in the process of the test runner, so hostile
-code can send false outcomes, or change the runner. Therefore control tests, which must be reported as failed, run among
-the requested tests: code that reports success for all tests, or disables failures, does so for the controls too.
-Finally, the tests and their settings have to be the same after the run as before.
+An exit code is not evidence: if the tested code calls `os._exit(0)`, the exit code is 0, but no test has run. Therefore
+pytest and unittest send the outcome of each test at once to another process, in which no code can change the outcome
+(see `results_collector`). A test has passed if the worst outcome that was sent for this test is `passed`.
+
+The tested code runs in the process of the test runner, so hostile code can send false outcomes, or change the runner.
+Therefore control tests, which must be reported as failed, run together with the requested tests. Code that reports
+success for all tests, or that disables failures, does so for the control tests too. Finally, the tests and their
+settings must be the same after the run as before the run.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _PYTHON = "python3"
 _UNITTEST = re.compile(r"-m\s+unittest(?![\w.])")
 _MAX_REPORT_BYTES = 64 * 1024**2
 _COLLECTOR_SECONDS = 30.0
-"""Seconds in which the collector must end after the tests."""
+"""Maximum seconds between the end of the tests and the end of the collector."""
 _SEND_LINE_SCRIPT = """
 import socket, sys
 one = socket.socket(socket.AF_UNIX)
@@ -40,7 +42,7 @@ one.connect(sys.argv[1])
 one.sendall(sys.stdin.buffer.read())
 """
 _MAX_NEIGHBOURS = 20
-"""Maximum number of tests whose files are tried as neighbours of the controls."""
+"""Maximum number of tests whose files are looked for. The controls are written next to the first file that exists."""
 _STOPS_EARLY = re.compile(r"(?<!\S)(?:-x|--exitfirst|--maxfail\S*|-f|--failfast)(?!\S)")
 _CONTROL_TESTS = """\
 import sys
@@ -96,17 +98,18 @@ class {name}(unittest.TestCase):
             return
         raise AssertionError
 """
-"""Two control tests, in the forms of pytest and unittest. The runners find the tests, whatever names their settings
-require. The second test fails if every way to fail works, and passes if one way was disabled.
+"""Template of a file with two control tests, one in the form of pytest and one in the form of unittest. The second test
+tries many assertions that must fail. It fails if all of them fail, and passes if the tested code has disabled one.
 """
 
 
 @dataclass
 class Report:
-    """Reported outcomes of tests. A test is found by the words of its name."""
+    """Reported outcomes of tests, by the parts of a test's name: folders, file, class and function."""
 
     control: Outcome | None = None
-    """Outcome of the controls. If the outcome is not `failed`, the report cannot be trusted."""
+    """Least severe outcome of the controls, or None if the report lacks the controls. Any outcome but `failed` shows
+    that the tested code changed the test runner."""
     cases: int = 0
     _from_the_root: dict[tuple[str, ...], Outcome] = field(default_factory=dict)
     _anywhere: dict[tuple[str, ...], Outcome] = field(default_factory=dict)
@@ -125,18 +128,21 @@ class Report:
                 found[key] = max(found.get(key, "passed"), outcome, key=_SEVERITIES.index)
 
     def outcome(self, test: str) -> Outcome | None:
-        """Return the outcome of a test, or the worst outcome in a class or file, or None if nothing was reported."""
+        """Return the outcome of a test, or the worst outcome of the tests in a class or file.
+
+        Return None if no outcome was reported for `test`.
+        """
         words, folders = words_of(test)
         if found := self._from_the_root.get(words) or self._anywhere.get(words):
             return found
         shorter = (self._from_the_root.get(words[cut:]) for cut in range(1, folders + 1))
         return next(
             (name for name in shorter if name), None
-        )  # the report's root is a folder of the repository
+        )  # a runner that starts in a subfolder reports shorter names
 
 
 def words_of(test: str) -> tuple[tuple[str, ...], int]:
-    """Return the words of a test's name in the form of reports, and the number of words that may be folders."""
+    """Return the parts of a test's name, as reports divide the name, and how many parts at its start may be folders."""
     start, bracket, parameters = test.partition("[")
     file, *names = start.split("::")
     if names or file.endswith(".py"):
@@ -161,10 +167,10 @@ class Ran:
 async def run_tests(
     box: Sandbox, tests: Sequence[str], neighbours: Sequence[str], command: str, timeout: float
 ) -> Ran:
-    """Run tests and controls for at most `timeout` seconds. The controls are written next to `neighbours`.
+    """Run tests and controls for at most `timeout` seconds.
 
-    No controls run if `neighbours` is empty, or if the command has the placeholder `{report}`. In the second case, the
-    runner is neither pytest nor unittest. See `Report.control`.
+    The controls are written next to the file of a test in `neighbours`. No controls run if `neighbours` is empty, or if
+    the command has the placeholder `{report}`, because the runner of such a command is neither pytest nor unittest.
     """
     made = await box.exec(["mktemp", "-d", "/tmp/XXXXXXXXXXXXXXXX"])
     if made.exit_code != 0:
@@ -203,7 +209,10 @@ async def _read(box: Sandbox, path: str) -> bytes:
 async def _collected(
     box: Sandbox, folder: str, command: str, names: str, timeout: float
 ) -> tuple[CommandResult, bytes]:
-    """Run tests, and return their outcomes from the collector. If the collector was ended or is late, return none."""
+    """Run tests. Return the result of the command, and the outcomes as lines from the collector.
+
+    If the collector was killed, did not end in time or printed too much, no lines are returned.
+    """
     plugin, last = f"x{secrets.token_hex(6)}", secrets.token_hex(16)
     here = Path(__file__).parent
     await box.write_file(f"{folder}/{plugin}.py", (here / "results_sender.py").read_bytes())
@@ -234,7 +243,11 @@ async def _collected(
 
 
 async def _put_controls(box: Sandbox, neighbours: Iterable[str], *, dotted: bool) -> list[str]:
-    """Write the controls next to the first existing file of `neighbours`, and return the controls' names."""
+    """Write the controls next to the first existing file of the tests in `neighbours`. Return the controls' names.
+
+    The form of the names, `file::name` or dotted as in unittest, is that of the test in this file. If no file exists,
+    `dotted` decides the form.
+    """
     name = f"x{secrets.token_hex(6)}"
     folder, prefix, like = "", "", "test"
     files = await files_of(box)
@@ -259,9 +272,10 @@ async def _put_controls(box: Sandbox, neighbours: Iterable[str], *, dotted: bool
 
 
 def _at_or_below(path: str, files: Sequence[str]) -> str | None:
-    """Return the file with the path, or a file in another folder whose path ends with the given path.
+    """Return `path` if `files` contains it, or else the first file in another folder whose path ends with `path`.
 
-    A command may change the folder before it runs tests.
+    The path may begin in a subfolder, because a command may change the folder before it runs the tests. Return None if
+    there is no such file.
     """
     if path in files:
         return path
@@ -269,7 +283,10 @@ def _at_or_below(path: str, files: Sequence[str]) -> str | None:
 
 
 def read_results(lines: bytes, controls: Sequence[str] = (), *, stops_early: bool = False) -> Report:
-    """Read a report from the lines of the collector. If a run stops early, one reported control is enough."""
+    """Read a report from the lines of the collector.
+
+    `stops_early` is True if the run ends at the first failure. Then one reported control is enough.
+    """
     report = Report()
     for line in lines.splitlines():
         outcome, _, escaped = line.partition(b"\t")
@@ -287,7 +304,7 @@ def read_results(lines: bytes, controls: Sequence[str] = (), *, stops_early: boo
 
 
 def read_report(xml: bytes) -> Report:
-    """Read a report from the JUnit XML of a runner that writes a report itself. Other data gives an empty report."""
+    """Read a report from JUnit XML, which runners other than pytest and unittest write. Other data has no outcomes."""
     report = Report()
     if b"<!DOCTYPE" in xml or b"<!ENTITY" in xml:  # entities could expand without end
         return report

@@ -1,7 +1,7 @@
 """Scorer for IFBench's constraints, which uses the public checkers with the eight official variants of an answer.
 
-A row passes if each of its constraints holds for one of the variants. Some checkers need data of NLTK, which no package
-registry has. If a checker lacks its data, the row is unscored and not silently failed.
+An answer passes if each constraint of the row holds for at least one variant. Some checkers need data of NLTK, which no
+package registry has. If a checker lacks its data, the answer is unscored, and does not count as wrong.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ async def check_model(model: Model) -> None:
     """Check that requests to a model are possible, before anything is started.
 
     Raises:
-        FatalError: if its provider is unknown or its key is missing.
+        FatalError: if the model's provider is unknown, or the key is missing.
     """
     if isinstance(model, Checkable):
         try:
@@ -93,7 +93,7 @@ class LocalBackend:
     """Backend that runs items in this process. The runs are recorded below `out`.
 
     An item that fails is tried up to `attempts` times. With `reuse`, a sandbox serves many items and is reset between
-    them; see `SandboxPool`. Leaving the block ends the workers of `scoring`.
+    them; see `SandboxPool`. The end of the `async with` block ends the workers of `scoring`.
     """
 
     def __init__(
@@ -296,5 +296,5 @@ async def judged(judge: Judge | None, item: Item, result: Result, answer: str | 
 
 
 def unjudged(result: Result, answer: str | None, error: str) -> Result:
-    """Return the result of an answer without a score. The result contains the whole answer for a later judge."""
+    """Return the result for an answer that no judge has scored, with the whole answer for a later judgement."""
     return replace(result, score=None, detail=error, answer=answer, error_kind=JUDGE, error=error)

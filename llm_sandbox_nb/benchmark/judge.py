@@ -83,7 +83,7 @@ class JudgeOptions:
 
 
 def verdict_of(opinions: Iterable[Opinion]) -> Verdict:
-    """Return the verdict of the majority of opinions."""
+    """Return the verdict of the majority of opinions, or `unknown` if all opinions are without a verdict."""
     opinions = list(opinions)
     right, wrong = opinions.count("correct"), opinions.count("incorrect")
     if not right + wrong:
@@ -245,7 +245,7 @@ class Agreement:
 
     answers: int
     pairs_agree: float | None
-    """Share of the pairs of verdicts on the same answer that are equal."""
+    """Share of equal pairs among all pairs of verdicts on the same answer."""
     kappa: float | None
     """Fleiss' kappa, the agreement of the verdicts beyond chance. None if all verdicts are equal."""
     ties: int
@@ -259,7 +259,7 @@ class Agreement:
 
 
 def agreement(judgements: Iterable[Judgement]) -> Agreement:
-    """Compute the agreement from the newest judgement of each repeat."""
+    """Compute the agreement from the newest judgement of each repeat, and the cost from all judgements."""
     judgements = list(judgements)
     spent = (
         sum(judgement.requests for judgement in judgements),

@@ -69,7 +69,10 @@ _SYMBOLS = {
 
 
 def math_equal(answer: str, gold: str) -> Score:
-    """Score 1 if the stated answer equals the gold answer. If gold is not mathematics, both are compared as text."""
+    """Score 1 if the stated answer equals the gold answer.
+
+    If the gold answer is not mathematics, the two answers are compared as text.
+    """
     gold, answer = normalised(gold), normalised(answer)
     wanted = _without_dollars(", ".join(boxes(gold)) or gold)
     if not wanted:
@@ -133,7 +136,7 @@ def is_mathematics(text: str) -> bool:
 
 
 def is_one_value(text: str) -> bool:
-    """Return True if a text with commas is a single number, date or bracket, and not a list."""
+    """Return True if a text with commas is one value, such as a number, a date or a tuple, and not a list."""
     text = normalised(text)
     return bool(
         quantities(text) or _DATE.search(text) or _elements(text) is None or (_elements(text) or [""])[0]
@@ -181,7 +184,7 @@ def _mathematics(text: str) -> str | None:
 
 
 def _same(gold: str, stated: str) -> bool:
-    """Compare two texts as quantities, as collections, and otherwise as expressions."""
+    """Compare two texts as quantities or as collections, and otherwise as expressions."""
     stated = _without_dollars(stated).rstrip(".")
     if _tight(gold) == _tight(stated):
         return True
@@ -219,7 +222,10 @@ def _tight(text: str) -> str:
 def _one_element(
     some: tuple[str, list[str]] | None, gold: str, others: tuple[str, list[str]] | None, stated: str
 ) -> bool:
-    """Compare a collection of one element, such as `(3)`, with a single value."""
+    """Compare a collection of one element, such as `(3)`, with a single value.
+
+    An interval may also equal a condition, such as `x > 3`.
+    """
     if some and some[0] == "()" and len(some[1]) == 1:
         return _same(some[1][0], stated)
     if others and others[0] == "()" and len(others[1]) == 1:
@@ -232,7 +238,10 @@ def _one_element(
 
 
 def _without_name(gold: str, stated: str) -> tuple[str, str]:
-    """Remove `x =` if only one of the two texts has such a name."""
+    """Remove a name such as `x =` from a text if the other text has no name.
+
+    Of an approximation such as `√2 ≈ 1.41` in `stated`, keep the left side, or the right side if the left is a name.
+    """
     if ("=" in gold) != ("=" in stated) and not re.search(r"[<>≤≥]", gold + stated):
         if "=" in stated:
             parts = stated.split("=")
@@ -441,9 +450,9 @@ def _is_number(expression: Any) -> bool:
 
 
 def _close(gold: Any, stated: Any, places: int | None, others: int | None) -> bool:
-    """Return True if two numbers are equal to 30 digits, or after rounding to a decimal of at least six digits.
+    """Return True if two numbers agree in 30 digits, or if one number has at least six digits and is the other rounded.
 
-    If a number was parsed as a float, 12 equal digits are enough.
+    If a number was parsed as a float, 12 equal digits are enough. `places` and `others` are the numbers of decimals.
     """
     import sympy
 

@@ -3,8 +3,9 @@
 Only a stated choice counts: a letter alone in the text or in the last line, a boxed letter, `<answer>C</answer>`,
 "the answer is C", "I choose C", "C is correct", `{"answer": "C"}`, or a text that begins with an option ("(C)
 because A is wrong", "C. benzene", "C (benzene)"). A letter that occurs in another role is not a choice: the A of
-"N/A", the article of "A guess", the C of "vitamin C". Several letters at once ("A or B", "A B C D"), the first of a
-list of all options, and letters that are called wrong, supposed ("if the answer is B") or retracted do not count.
+"N/A", the article of "A guess", the C of "vitamin C". Several letters at once, as in "A or B" and "A B C D", are no
+choice either. The same is true for the first letter of a list of all options, and for a letter that is called wrong,
+supposed ("if the answer is B") or retracted.
 
 All patterns run in linear time: no two parts of a pattern can match the same characters.
 """

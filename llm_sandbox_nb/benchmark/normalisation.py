@@ -146,7 +146,10 @@ def is_corrected(text: str, place: int) -> re.Match[str] | None:
 
 
 def text_key(text: str) -> str:
-    r"""Return a text for comparison, in which case, decoration, final stop, `\text{}` and kinds of dashes are equal."""
+    r"""Return a form of a text for comparison. Texts with the same form are equal.
+
+    Case, decoration, a final stop, `\text{}` and the kind of a dash do not change the form.
+    """
     text = re.sub(r"\\(?:text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"\s*[–—―]\s*", "-", text)
     return " ".join(text.strip(_DECORATION).replace("**", "").split()).casefold()

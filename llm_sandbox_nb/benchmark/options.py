@@ -9,7 +9,8 @@ from llm_sandbox_nb.options.table import GROUPS, SETTINGS, Option, option, text,
 
 MODES = ("sandbox", "llm")
 _EPILOG = f"""\
-{VALUES_FROM}, for the groups model and sandbox; limits are flags, else the task's own.
+{VALUES_FROM}.
+These rules hold for the groups model and sandbox. A limit comes from its flag, else from the task.
 
 Exit codes: 0 all items have a score, 1 some have errors or no score, 2 the command line or a file it names is wrong,
 3 stopped early (no key, no model, no engine or image, ...), 130 interrupted.
@@ -37,7 +38,7 @@ def modes(value: object) -> tuple[str, ...]:
 
 
 def contexts(value: object) -> tuple[str, ...]:
-    """Parse the places of documents, which are separated by commas."""
+    """Parse the value of `--context`: `files`, `prompt`, or both, separated by a comma."""
     found = tuple(dict.fromkeys(word.strip() for word in str(value).split(",") if word.strip()))
     if not found or any(word not in ("files", "prompt") for word in found):
         raise ValueError("must be `files`, `prompt` or `files,prompt`")
@@ -54,16 +55,17 @@ def index(value: object) -> int:
 BENCHMARK_OPTIONS = (
     Option("data", "rows: a .jsonl, .json or .parquet file, a folder with TASK.jsonl, hf:OWNER/NAME/CONFIG, sample",
            metavar="PATH"),
-    Option("mode", "sandbox, llm (one reply, no tools), or both with a comma", modes, ("sandbox",), metavar="MODES"),
-    Option("context", "documents in files, in the prompt, or both with a comma", contexts, ("files",),
+    Option("mode", "sandbox, llm (one reply, no tools), or sandbox,llm for both", modes, ("sandbox",),
+           metavar="MODES"),
+    Option("context", "place of the documents: files, prompt, or files,prompt for both", contexts, ("files",),
            metavar="WHERE"),
     Option("workers", "how many items run at once", whole_number, 8, ("LLM_NUM_WORKERS",), metavar="N",
            aliases=("num_workers",), short="n"),
-    Option("repeats", "how often each problem is done, shared by its copies in the data; each row at least once "
-           "(default: the task's)", whole_number, metavar="N"),
-    Option("start_id", "number of the first row, from 0", index, 0, metavar="N"),
-    Option("end_id", "number of the row before which it ends", whole_number, metavar="N"),
-    Option("attempts", "how often an item that failed is tried", whole_number, 2, metavar="N"),
+    Option("repeats", "how often each problem is run; rows with the same problem share this number, but each row is "
+           "run at least once (default: the task's)", whole_number, metavar="N"),
+    Option("start_id", "number of the first row to run; the first row of the data is 0", index, 0, metavar="N"),
+    Option("end_id", "number of the row after the last row to run", whole_number, metavar="N"),
+    Option("attempts", "how often an item is tried if it fails", whole_number, 2, metavar="N"),
     Option("retry_errors", "run items again that failed in an earlier start", yes_or_no, True, metavar="BOOL"),
     Option("fresh_sandboxes", "open a new sandbox for each item (default: a reset sandbox serves the next item)",
            yes_or_no, False, metavar="BOOL"),
@@ -74,8 +76,8 @@ BENCHMARK_OPTIONS = (
     Option("ray", "spread over the nodes of a Ray cluster: auto (this machine's), or HOST:PORT", text,
            metavar="ADDRESS"),
     Option("judge_model", "model that judges physics and long_context", text, metavar="NAME"),
-    Option("judge_base_url", "its address (default: --api_base)", text, metavar="URL"),
-    Option("judge_repeats", "how often it judges each answer", whole_number, 4, metavar="N"),
+    Option("judge_base_url", "address of the judge's server (default: --api_base)", text, metavar="URL"),
+    Option("judge_repeats", "how often the judge judges each answer", whole_number, 4, metavar="N"),
 )  # fmt: skip
 
 
@@ -115,11 +117,13 @@ def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
         "report", help="report the results, as tables or one HTML file", epilog=_REPORT_CODES
     )
     report.add_argument("results", metavar="FOLDER", help="the --out folder of `benchmark run`")
-    report.add_argument("--html", metavar="FILE", nargs="?", const="report.html", help="also write a page")
+    report.add_argument(
+        "--html", metavar="FILE", nargs="?", const="report.html", help="also write an HTML page"
+    )
     score = actions.add_parser(
         "score", help="score the answers of a folder again, without asking the model",
-        description="Score all answers of a folder again, with the scorers and gold answers of today. Tasks, data and "
-        "judge are those that the folder was made with, unless a flag names others.", epilog=_SCORE_CODES,
+        description="Score all answers of a folder again, with the current scorers and gold answers. Tasks, data and "
+        "judge are the same as before, unless a flag names other data or another judge.", epilog=_SCORE_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     score.add_argument("results", metavar="FOLDER", help="the --out folder of `benchmark run`")

@@ -1,8 +1,8 @@
 """Application of a patch to the repository in a sandbox, and restoration of tests and settings that a patch changed.
 
-The tests decide the score, so a patch must not change them or the settings of their runner. Both are restored to the
-base commit before the tests run. The tested code comes from the patch and runs in the same process as the tests.
-`evidence` describes the protection against hostile code.
+The tests decide the score, so a patch must not change the tests or the settings of their runner. Both are restored to
+the base commit before the tests run. But the code of the patch runs in the same process as the tests: `evidence`
+describes the protection against hostile code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _LONE_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 
 async def apply(box: Sandbox, patch: str, name: str) -> bool:
-    """Apply a patch to the files. A missing newline at the end is added, because git requires one."""
+    """Apply a patch to the files, and return True on success. `name` is the name of the patch's file in the sandbox.
+
+    If the patch does not end with a newline, a newline is added, because git requires it.
+    """
     path = await _write_patch(box, patch, name)
     return await _git(box, f"apply --whitespace=nowarn {shlex.quote(path)}") is not None
 
@@ -65,7 +68,7 @@ async def kept_tree(box: Sandbox) -> str | None:
 
 
 async def steering_changes(box: Sandbox, tree: str, tests: Iterable[str]) -> set[str]:
-    """Return the files with tests or test settings that differ from a tree.
+    """Return the paths of tests and test settings that differ from `tree`.
 
     If git fails, return the name of the tree, so that the result is not empty. Compiled files are left out, because
     running tests creates them.
@@ -78,7 +81,10 @@ async def steering_changes(box: Sandbox, tree: str, tests: Iterable[str]) -> set
 
 
 async def _changes(box: Sandbox, tree: str) -> tuple[dict[str, bool], list[str]] | None:
-    """Return the paths that differ from a tree (True if the tree has the path), and the names in the tree's root."""
+    """Return the paths that differ from `tree`, and the names in the root of the tree. Return None if git fails.
+
+    The value of a path is True if the tree has the path.
+    """
     listed = await _git(box, f"add -A --force . && {GIT} diff --cached --name-status --no-renames -z {tree}")
     roots = await _git(box, f"ls-tree --name-only -z {tree}")
     if listed is None or roots is None:
@@ -100,7 +106,7 @@ def _deciding(
             or path.endswith(_STEERING_SUFFIXES)
             or _PLUGIN_ENTRY_POINTS.search(path) is not None
             or path in (files if in_base else packages)
-            or path.partition("/")[0].partition(".")[0] in shadows  # its top-level name, as for an import
+            or path.partition("/")[0].partition(".")[0] in shadows  # would be imported instead of the runner
             or any(
                 path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
                 for other in wanted
@@ -113,8 +119,8 @@ def _deciding(
 def _files(tests: Iterable[str]) -> tuple[set[str], set[str]]:
     """Return the files that may contain the tests, and packages that Python would import in place of these files.
 
-    A test's name is `file::name`, or dotted as in unittest. Only the existing files show which part of a dotted name is
-    the file.
+    A test's name is `file::name`, or dotted as in unittest. A dotted name does not show which of its parts is the file,
+    so all possible files are returned.
     """
     files, packages = set(), set()
     for test in tests:

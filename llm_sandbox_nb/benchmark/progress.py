@@ -16,7 +16,10 @@ _MAX_NOTES = 3
 
 @dataclass
 class CellProgress:
-    """Progress of a task in one mode. `done` includes results of earlier starts. Times are seconds of this start."""
+    """Progress of a task in one mode. Times are in seconds, and count this start only.
+
+    `done` also counts results of earlier starts.
+    """
 
     task: str
     mode: str
@@ -63,7 +66,7 @@ class Progress:
 
     Args:
         items: all items of the benchmark.
-        open_items: the items without a result.
+        open_items: the items that this start still has to run or score.
         results: the results on disk.
         workers: maximum number of items that run at the same time.
     """
@@ -112,7 +115,7 @@ class Progress:
                 cell.begun.clear()
 
     def rows(self) -> list[CellProgress]:
-        """Return a row for each task and mode. If there are several rows, add a last row for all."""
+        """Return a row for each task and mode. If there are several rows, add a last row for all rows together."""
         with self._lock:
             now = time.monotonic()
             rows = [self._row(cell, now) for cell in self._cells.values()]
@@ -143,7 +146,10 @@ class Progress:
         return CellProgress(**{**vars(row), "errors": Counter(row.errors)})
 
     def _pace(self, cell: _Cell) -> tuple[float, int]:
-        """Return the seconds and the number of finished items of a cell, or of all cells if the cell has none."""
+        """Return the total seconds and the number of the items that this start has finished in a cell.
+
+        If there are no such items, return the sums of all cells.
+        """
         if cell.ended:
             return cell.spent, cell.ended
         return sum(cell.spent for cell in self._cells.values()), sum(

@@ -1,8 +1,8 @@
 r"""Parser and exact comparison of numbers as people write them, with magnitude and unit.
 
 Examples are `65 432`, `12\,345`, `7,25`, `2×10^{-4}`, `1 3/4`, `6 million`, `80 km/h`, `€9` and `50 %`. The package
-pint knows the units. A magnitude such as `million` is a factor. If both numbers have a unit, the units must agree:
-9 kg equals 9000 g.
+pint knows the units. A magnitude such as `million` is a factor. If both compared numbers have a unit, the units must
+agree: 9 kg equals 9000 g.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _UNIT_TEXT_PATTERN = re.compile(
 
 @dataclass(frozen=True)
 class Quantity:
-    """Number with its unit. `places` is the number of written decimals, or None for an exact number."""
+    """Number with its unit. `places` is the number of written decimals, or None for a number without decimals."""
 
     value: Fraction
     places: int | None = None
@@ -141,7 +141,10 @@ def cleaned(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def quantities(text: str) -> tuple[Quantity, ...]:
-    """Return the possible meanings of a text that is one number, perhaps with a unit. Other texts have no meanings."""
+    """Return the possible meanings of a text that is one number, perhaps with a unit.
+
+    Return an empty tuple for any other text.
+    """
     text = re.sub(
         r"^(?:[≈~∼]|\\approx|\\sim|(?:about|approximately|around|roughly|circa|etwa|environ)\s)\s*",
         "",
@@ -382,5 +385,5 @@ _RATIO_UNITS = frozenset({"percent", "permille"})
 
 
 def _stems(unit: str) -> frozenset[str]:
-    """Return the words of a counted thing in the singular."""
+    """Return the lower-case words of a unit, such as `red apples`, without a final `s` or `es`."""
     return frozenset(re.sub(r"(?:es|s)$", "", word) for word in unit.lower().rstrip(".").split())

@@ -1,7 +1,7 @@
 """Nodes of a Ray cluster for benchmarks and training. Each node has an actor that owns the sandboxes of the node.
 
-An actor runs many calls at once. If its actor or node dies, a call runs again on the least busy node. Records are
-written to a folder of the node and sent back with the result, so no shared file system is needed.
+An actor runs many calls at once. If an actor or its node dies, the actor's calls run again on the least busy node. The
+records of runs are written to a folder of the node and sent back with the result, so no shared file system is needed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _T = TypeVar("_T")
 _PREFIX = "llm-sandbox-nb-host-"
 _LOCK = "lock"
 _EXIT_SECONDS = 10.0
-"""Seconds in which the processes of a killed host must end."""
+"""Seconds in which the processes of a killed actor must end."""
 
 
 class _Host:
@@ -249,7 +249,7 @@ async def _ready(host: _Host) -> bool:
     except exceptions.RayActorError as error:
         if "ModuleNotFoundError" in str(error) or "ImportError" in str(error):
             raise FatalError(
-                f"Node {host.address} cannot import llm_sandbox_nb: install version {__version__} of it there."
+                f"Node {host.address} cannot import llm_sandbox_nb: install llm-sandbox-nb {__version__} there."
             ) from error
         if "creation task" in str(error) or "__init__" in str(error):
             raise FatalError(f"Node {host.address} cannot run items: {_line(error, -1)}") from error
@@ -296,7 +296,10 @@ def _line(error: BaseException, index: int) -> str:
 
 
 def own_folder() -> tuple[Path, int]:
-    """Make a folder for the records of an actor. Its lock file shows that the actor's process is running."""
+    """Make a folder for the records of an actor. The folder's lock file shows that the actor's process is running.
+
+    Return the folder and the descriptor of the lock file.
+    """
     return make_owned_folder(_PREFIX, _LOCK)
 
 
@@ -340,7 +343,7 @@ def tidy() -> None:
 
 
 def packed(folder: Path) -> bytes:
-    """Return the files below `folder` as a tar file, or no bytes if the folder does not exist."""
+    """Return the files below `folder` as a tar file, or `b""` if the folder does not exist."""
     if not folder.is_dir():
         return b""
     data = io.BytesIO()

@@ -33,7 +33,10 @@ LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
 
 
 def problem_of(result: Result) -> str:
-    """Return the key of a result's problem, which repeats and copies share. Old results only have the row's id."""
+    """Return a key for the problem of a result. All repeats and copies of a problem have the same key.
+
+    Results of earlier package versions have no problem digest. Their key is the row's id.
+    """
     return result.problem or result.item
 
 
@@ -42,14 +45,17 @@ def item_of(result: Result) -> str:
 
 
 def item_scores(results: Iterable[Result], group: Callable[[Result], str] = problem_of) -> dict[str, float]:
-    """Return the mean score of each problem over its repeats, without failed and unscored results."""
+    """Return the mean score of each problem over its repeats, by the key that `group` returns.
+
+    Failed and unscored results do not count.
+    """
     return {item: sum(scores) / len(scores) for item, scores in repeat_scores(results, group).items()}
 
 
 def repeat_scores(
     results: Iterable[Result], group: Callable[[Result], str] = problem_of
 ) -> dict[str, list[float]]:
-    """Return the scores of each problem, one for each scored repeat."""
+    """Return the scores of each problem, one for each scored repeat, by the key that `group` returns."""
     found: dict[str, list[float]] = {}
     for result in results:
         if result.score is not None and not result.error_kind:
@@ -58,7 +64,7 @@ def repeat_scores(
 
 
 def common_group(*sides: Iterable[Result]) -> Callable[[Result], str]:
-    """Return the function that computes the key for matching results.
+    """Return the function that computes the key by which results of different `sides` are matched.
 
     The key is the problem if all results have a problem, and the id of the row otherwise.
     """
@@ -115,9 +121,9 @@ def cell_row(
 def compare(
     task: str, first: tuple[str, Sequence[Result]], second: tuple[str, Sequence[Result]]
 ) -> dict[str, Any] | None:
-    """Compare two sides over their common items. The delta is `first` - `second`.
+    """Compare two sides, each with a name and results, over their common items.
 
-    Return None if there are no common items.
+    The delta is the mean score of `first` minus the mean score of `second`. Return None if there are no common items.
     """
     group = common_group(first[1], second[1])
     ours, theirs = item_scores(first[1], group), item_scores(second[1], group)
@@ -140,7 +146,10 @@ def compare(
 
 
 def _tokens(results: Iterable[Result], items: Iterable[str], group: Callable[[Result], str]) -> float:
-    """Return the sum of the mean token counts of the items. The history of a conversation counts once."""
+    """Return the sum over the items of the mean token count of an item's repeats.
+
+    The history of a conversation counts once.
+    """
     wanted = set(items)
     found: dict[str, list[int]] = {}
     for result in results:
@@ -178,7 +187,7 @@ def tables(
 def compare_folders(out: Path, other: Path) -> dict[str, Any]:
     """Compare the folders `out` and `other` over their common scored items, for each common task and mode.
 
-    `left_out` counts items whose question or gold answer differs between the folders.
+    `left_out` in the result is the number of items whose rows differ between the folders.
 
     Raises:
         ResultsError: if a folder has no results, or the folders have no task and mode in common.
@@ -249,12 +258,12 @@ _COLUMN_TITLES = {
     "at_limit": "stopped at a limit", "cost": "cost of scored runs", "wall_time_mean": "wall time mean of scored runs",
 }  # fmt: skip
 _NOTE = (
-    "Scores are means over items, which are different problems, an item's repeats averaged first. Intervals are 95 %: "
-    "Wilson's where each score is 0 or 1, else the bootstrap's over items; one item has none. Scored: how many of the "
-    "planned results have a score. Errors are failures of model, engine, network or scorer and are in no score. "
-    "Stopped at a limit: such an answer counts as it is. Cut off: results with a reply that broke off twice and was "
-    "taken as it came. Unscored: no verdict. Tokens count history once. Spent counts all attempts, also lost ones. p: "
-    "McNemar's exact test."
+    "Scores are means over items. An item is one problem, and its score is the mean of its repeats. Intervals are 95 "
+    "%: Wilson's if each score is 0 or 1, and otherwise the bootstrap's over items. A single item has no interval. "
+    "Scored: how many of the planned results have a score. Errors are failures of model, engine, network or scorer, "
+    "and do not count in scores. Stopped at a limit: the answers of such runs count. Cut off: results with a reply "
+    "that broke off twice and was accepted incomplete. Unscored: results without a verdict. Tokens count the history "
+    "of a conversation once. Spent counts all attempts, including lost attempts. p: McNemar's exact test."
 )
 
 
@@ -298,7 +307,7 @@ def as_text(found: Mapping[str, Any]) -> str:
         parts.append(spent)
     if cut := sum(row["cut_off"] for row in found["cells"]):
         parts.append(
-            f"Cut off: {plural(cut, 'result')} with a reply that broke off, and was taken as it came."
+            f"Cut off: {plural(cut, 'result')} with a reply that broke off and was accepted incomplete."
         )
     if found["errors"]:
         counts = ", ".join(f"{number} {kind}" for kind, number in found["errors"].items())
@@ -354,12 +363,12 @@ def comparison_text(found: Mapping[str, Any]) -> str:
                "better", "worse", "p", "token_ratio")  # fmt: skip
     parts = [_grid(found["comparisons"], columns)]
     if found["left_out"]:
-        parts.append(f"{plural(found['left_out'], 'item')} left out: another question or gold answer there.")
+        parts.append(f"{plural(found['left_out'], 'item')} left out: the rows differ between the folders.")
     return "\n\n".join(parts)
 
 
 def _one_line(text: str) -> str:
-    """Return the beginning of an error on one line, without characters that a hostile server could misuse."""
+    """Return the beginning of a text on one line, without control characters, which a hostile server could misuse."""
     return "".join(letter for letter in " ".join(text.split())[:300] if letter.isprintable())
 
 
@@ -402,7 +411,7 @@ def _shown(column: str, value: Any) -> str:
 
 
 def short_html(found: Mapping[str, Any]) -> str:
-    """Return the content of `as_text` as HTML tables."""
+    """Return the tables of `as_text` as HTML."""
     return _tables(found, _TEXT_COLUMNS)
 
 

@@ -1,4 +1,7 @@
-"""Results of a benchmark: one JSON line for each attempt at an item, written at once to files that survive a crash."""
+"""Results of a benchmark, each in a JSON line. A line is written as soon as its item ends, so that it survives a crash.
+
+A crash while a line is written leaves an incomplete line, which is skipped.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ SCORER = "scorer"
 JUDGE = "judge"
 """Error kind of an answer that has no score because requests to the judge failed."""
 ANSWERED = ("", SCORER, JUDGE)
-"""Error kinds of results whose answer is kept."""
+"""Error kinds of results whose answer is kept, so that it can be scored again. The empty kind means no error."""
 Key = tuple[str, str, str, int]
 
 
@@ -46,7 +49,7 @@ class Result:
     """Kind of the failure. Empty if nothing failed, so that the score counts."""
     error: str = ""
     cut_replies: int = 0
-    """Number of incomplete replies that were accepted; see `BROKEN_OFF`."""
+    """Number of incomplete replies that were accepted; see `model.contract.BROKEN_OFF`."""
     turns: int = 0
     prompt_tokens: int = 0
     model_tokens: int = 0
@@ -68,7 +71,7 @@ class Result:
     question: str = ""
     prompt: str = ""
     scorer: str = ""
-    """Digest of the scorer, like `question` and `prompt`: see `digests`."""
+    """`question`, `prompt` and `scorer` are digests; see the module `digests`."""
     problem: str = ""
     """`Row.problem` of the item's row, which is equal for copies of a problem."""
     prompts: str = ""
@@ -112,7 +115,10 @@ def all_results(out: Path) -> Iterator[Result]:
 
 @lru_cache(maxsize=32)
 def _results_in(path: Path, size: int, changed: int) -> tuple[Result, ...]:
-    """Read the results of a file. They are cached until the file changes, because a start reads them several times."""
+    """Read the results of a file. They are cached until the file changes, because a start reads the file several times.
+
+    `size` and `changed` are the size of the file in bytes and its modification time, and are only keys of the cache.
+    """
     return tuple(_result(path, record) for record in read_lines(path))
 
 

@@ -1,10 +1,11 @@
 """Separate process that collects test outcomes and forwards each line at once.
 
-This runs in sandboxes, so it needs only Python 3.6 and the standard library. Outcomes from `results_sender` go through
-a socket to this process and its output. No other process can change them there, not even a process of the same user,
-because this process cannot be traced. If another process kills this process, nothing counts as reported.
+This runs in sandboxes, so it needs only Python 3.7 and the standard library. Outcomes from `results_sender` arrive at a
+socket, and this process writes them to its standard output. No other process can change them there, not even a process
+of the same user, because this process cannot be traced. If another process kills this process, no outcome counts.
 
-Standard input has two lines: the path of the socket, and a secret word, which ends the collection when it arrives.
+Standard input has two lines: the path of the socket, and a secret word. When this word arrives at the socket, the
+collection ends.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import socket
 import sys
 
 MAX_BYTES = 64 * 1024**2
-"""Maximum size of all outcomes together in bytes. If there are more, the process exits."""
+"""Maximum size of all outcomes together in bytes. If the outcomes are larger, the process exits."""
 PR_SET_DUMPABLE = 4
 
 

@@ -18,8 +18,8 @@ from llm_sandbox_nb.trajectory.whole_file import write_whole
 LOCK = "lock"
 PLAN = "plan"
 _JUDGE_KEY = "judge_model"
-"""Name of the judge setting. A later start may add a judge, because tasks that need a judge do not begin without one.
-"""
+"""Name of the setting for the judge. A later start may add this setting, because a folder without a judge has no judged
+results."""
 
 
 @dataclass
@@ -113,7 +113,10 @@ def check_config(out: Path, config: dict[str, Any]) -> None:
 
 
 def change_judge(out: Path, judge_model: str | None) -> None:
-    """Store another judge, which scores all answers of the folder again."""
+    """Store `judge_model` as the judge of a folder whose answers will all be scored again.
+
+    With None, the stored judge stays.
+    """
     config = read_config(out)
     if judge_model and config.get(_JUDGE_KEY) != judge_model:
         _write_config(out, config | {_JUDGE_KEY: judge_model})
@@ -128,7 +131,7 @@ def _write_config(out: Path, config: dict[str, Any]) -> None:
 
 
 def read_plan(out: Path) -> list[PlannedCell]:
-    """Read the plan of a folder, with a cell for each task and mode. A folder of an earlier version has no cells.
+    """Read the plan of a folder, with a cell for each task and mode. Folders of earlier package versions have no cells.
 
     Raises:
         ResultsError: if `config.json` cannot be read.
@@ -140,7 +143,10 @@ def read_plan(out: Path) -> list[PlannedCell]:
 
 
 def add_to_plan(out: Path, cells: Iterable[PlannedCell], rows: Mapping[str, Iterable[str]]) -> None:
-    """Add cells to the plan. `rows` has the current row ids of each task. The plan loses rows with other ids."""
+    """Add cells to the plan, and remove rows from the plan that are no longer in the data.
+
+    `rows` maps the name of each task to the ids of all rows in its data.
+    """
     known = {(cell.task, cell.mode): cell for cell in read_plan(out)}
     for cell in cells:
         before = known.get((cell.task, cell.mode))

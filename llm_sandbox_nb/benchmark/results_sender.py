@@ -1,6 +1,6 @@
 """Sender of test outcomes: a plug-in of pytest and a runner of unittest, which send each outcome to the collector.
 
-This runs in sandboxes with the Python of the tests, so it needs only Python 3.6 and the standard library. Nothing can
+This runs in sandboxes with the Python of the tests, so it needs only Python 3.7 and the standard library. Nothing can
 change a sent outcome, because the collector is a separate process: see `results_collector`.
 """
 
@@ -28,7 +28,7 @@ def send(test: str, outcome: str) -> None:
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Send the outcome of each phase of a test: set-up, call, tear-down. With xdist, the main process sends them."""
+    """Send the outcome of a test, and each failure or skip in its set-up and tear-down."""
     if report.failed:
         send(report.nodeid, "failed")
     elif report.skipped:

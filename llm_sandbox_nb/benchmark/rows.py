@@ -43,7 +43,10 @@ class Row:
 
     @property
     def problem(self) -> str:
-        """Digest of question, documents and answer, which is equal for copies of a problem with different ids."""
+        """Digest of the question, the documents, the gold answer and the repository, but not of the row's id.
+
+        All copies of a problem have the same digest.
+        """
         place = {name: self.extra.get(name) for name in ("image", "repository")}
         whole = [self.problem_statement, dict(self.input_files), self.ground_truth, place]
         text = json.dumps(whole, sort_keys=True, default=_in_words)
@@ -77,7 +80,7 @@ _COLUMNS = ("id", "problem_statement", "ground_truth", "domain", "input_files", 
 
 
 def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | None = None) -> Row:
-    """Make a row from a record. `names` maps this package's column names to the names in the data.
+    """Make a row from a record. `names` maps this package's column names to the column names in the data.
 
     Raises:
         DataError: if the problem is missing or empty, or `input_files` is not a mapping of names to texts.
@@ -101,7 +104,7 @@ def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | 
         )
     used = {names.get(name, name) for name in _COLUMNS}
     return Row(
-        id=str(clean_text(str(number if identity is None else identity))),  # results find their row by its id
+        id=str(clean_text(str(number if identity is None else identity))),  # cleaned like ids in results
         problem_statement=str(problem),
         ground_truth=_as_text(column("ground_truth")),
         domain=str(column("domain") or ""),

@@ -1,4 +1,4 @@
-"""Runner of a benchmark, which runs many items at the same time and writes each result at once."""
+"""Runner of a benchmark, which runs many items at the same time and writes each result as soon as its item ends."""
 
 from __future__ import annotations
 
@@ -137,7 +137,9 @@ class Runner:
         return bool(result.scorer) and result.scorer != scorer_digest(item.task, item.row, self.judge)
 
     async def run(self, items: Iterable[Item]) -> list[Result]:
-        """Run the open items. When cancelled, the running items end cleanly.
+        """Run the open items, and return their results. If this coroutine is cancelled, the running items end cleanly.
+
+        Kept answers that only need a score are scored, and not run again. Their results are written, but not returned.
 
         Raises:
             FatalError: if the benchmark must stop.
@@ -223,7 +225,7 @@ class Runner:
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all coroutines concurrently. The first failure cancels the other coroutines."""
+    """Run all coroutines concurrently. The first failure cancels the other coroutines, and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             for coroutine in work:
@@ -245,7 +247,7 @@ def image_of(task: Task, row: Row) -> str | None:
 
 
 def make_opener(isolation: str = "auto", **options: Any) -> Opener:
-    """Return a function that opens sandboxes with the given options. The image of a row replaces `image`."""
+    """Return a function that opens sandboxes with the given options. The image from `image_of` replaces `image`."""
 
     def opener(task: Task, row: Row) -> OpeningSandbox:
         image = image_of(task, row)

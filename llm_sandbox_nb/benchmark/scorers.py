@@ -15,7 +15,7 @@ from llm_sandbox_nb.benchmark.math_scorer import is_one_value, math_equal
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, NO_GOLD, Score, exact, letter, rouge_l, set_f1
 from llm_sandbox_nb.errors import LLMSandboxError
 
-if TYPE_CHECKING:  # its import takes most of the start of a scoring worker
+if TYPE_CHECKING:  # an import of this module would take most of the time in which a scoring worker starts
     from llm_sandbox_nb.benchmark.rows import Row
 
 RowRule = Callable[[str, str, Mapping[str, Any]], Score]
@@ -81,7 +81,11 @@ def _is_list(gold: str) -> bool:
 
 
 def _free(answer: str, gold: str) -> Score:
-    """Score by equality or ROUGE-L. Numbers are scored only by equality, because 10.0.0.9 is not nearly 10.0.0.7."""
+    """Score 1 if the answers are equal, and by ROUGE-L otherwise.
+
+    A gold answer with digits and at most three words is scored only by equality: 10.0.0.9 is a wrong answer for
+    10.0.0.7, although the two texts are similar.
+    """
     equal = math_equal(answer, gold)
     if equal.value == 1.0 or (
         re.search(r"\d", gold) and len(_WORD.findall(gold)) <= 3 and equal.value is not None
@@ -109,9 +113,9 @@ def _options(row: Mapping[str, Any]) -> int:
 def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]) -> Score:
     """Score one answer. `scorer` is a name of `RULES`, or the path of a Python file with `score(answer, gold, **row)`.
 
-    The function in the file returns a number from 0 to 1, None, or a `Score`. If the function has a parameter
-    `output_files`, it receives the names and paths of the files in the run's output folder, and also scores runs
-    without an answer.
+    The function in the file returns a number from 0 to 1, None, or a `Score`. A function with a parameter
+    `output_files` receives the names and paths of the files in the run's output folder. Such a function also scores
+    runs without an answer.
     """
     function = None if scorer in RULES else load_scorer(Path(scorer))
     parameters = list(inspect.signature(function).parameters) if function is not None else []

@@ -23,7 +23,7 @@ _PIPE_SECONDS = 5.0
 
 
 def row_columns(row: Row) -> dict[str, Any]:
-    """Return the columns of a row that a task's Python files get: all except the gold answer, by published name."""
+    """Return the columns of a row that a task's Python files receive: all except the gold answer, by published name."""
     columns: dict[str, Any] = json.loads(json.dumps(dict(row.extra), default=str))
     return columns | {
         "id": row.id,
@@ -35,14 +35,14 @@ def row_columns(row: Row) -> dict[str, Any]:
 
 
 class Scoring:
-    """Pool of a few workers that are started on demand. They end with the block `async with Scoring() as scoring:`.
+    """Pool of a few worker processes, which start on demand and end with the block `async with Scoring() as scoring:`.
 
-    A later request starts workers again.
+    A request after the block starts a worker again.
     """
 
     def __init__(self, workers: int = 1, deadline: float = DEADLINE_SECONDS) -> None:
         self.deadline = deadline
-        # the worker that was used last is used next, so that a second one only starts for a concurrent request
+        # the worker that was used last is used next, so that a second worker starts only for a concurrent request
         self._free: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
         self._all = [_Worker() for _ in range(workers)]
         for worker in self._all:

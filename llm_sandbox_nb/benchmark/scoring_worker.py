@@ -1,8 +1,8 @@
 """Worker process that runs the Python files of tasks, mostly scorers. Requests and replies are JSON lines.
 
 An answer can do harm: evaluating a formula may never end, matching a pattern may take exponential time, and a task's
-scorer may crash. Therefore answers are scored in this process, which can be killed. It scores on its main thread, as
-math-verify's time limit requires.
+scorer may crash. Therefore answers are scored in this process, which can be killed. Scorers run on its main thread,
+because math-verify's time limit works only there.
 """
 
 from __future__ import annotations

@@ -73,7 +73,10 @@ Reader = Callable[[str], str | None]
 
 
 def given_answers(text: str) -> list[str] | None:
-    """Return the answers in all boxes, in the last `<answer>`, or in a JSON field. Return None if there are none."""
+    """Return the answers in all boxes or, without boxes, in the last `<answer>` or else in a field of a JSON object.
+
+    Return an empty list if the place for the answer is empty, and None if the text has no such place.
+    """
     if boxed := boxes(text):
         return [content for content in boxed if content] if any(boxed) else []
     for inner in (tagged(text), _of_json(text)):

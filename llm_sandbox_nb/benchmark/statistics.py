@@ -32,7 +32,7 @@ class Interval:
 def score_interval(values: Sequence[float]) -> Interval | None:
     """Return the mean of scores from 0 to 1 with its interval, or None if there are no scores.
 
-    Fractional scores have the bootstrap interval. All other scores, and equal scores, have Wilson's interval.
+    If all scores are 0 or 1, or all scores are equal, the interval is Wilson's. Otherwise it is the bootstrap interval.
     """
     if not values:
         return None
@@ -46,7 +46,7 @@ def score_interval(values: Sequence[float]) -> Interval | None:
 
 
 def wilson(share: float, number: int) -> tuple[float, float]:
-    """Return Wilson's interval of a share of `number` items. The width of the interval is never zero."""
+    """Return the bounds of Wilson's interval for `share`, a share of `number` items. The two bounds always differ."""
     square = _NORMAL_QUANTILE**2
     middle = (share + square / (2 * number)) / (1 + square / number)
     half = (
@@ -58,7 +58,10 @@ def wilson(share: float, number: int) -> tuple[float, float]:
 
 
 def bootstrap(values: Sequence[float], resamples: int = RESAMPLES) -> Interval | None:
-    """Return the percentile interval of a mean, or None if there are no items. Items are resampled with replacement."""
+    """Return the mean of `values` with its percentile interval, or None if there are no values.
+
+    The values are resampled with replacement.
+    """
     if not values:
         return None
     import numpy
@@ -78,7 +81,10 @@ def bootstrap(values: Sequence[float], resamples: int = RESAMPLES) -> Interval |
 
 @dataclass(frozen=True)
 class Paired:
-    """Comparison of two sets of scores over their common items. `better` counts items with a higher first score."""
+    """Comparison of two sets of scores over their common items.
+
+    `better` is the number of items whose first score is higher, and `worse` of items whose first score is lower.
+    """
 
     items: int
     delta: Interval
@@ -126,10 +132,10 @@ class Passes:
 
 
 def passes(repeats: Iterable[Sequence[float]]) -> list[Passes]:
-    """Return unbiased estimates of pass@k and pass^k, for k = 1, 2, 4, ... and the smallest number of repeats.
+    """Return unbiased estimates of pass@k and pass^k.
 
-    `repeats` contains the scores of each item. An attempt is right if its score is 1. If an item has only one score,
-    the result is empty.
+    `repeats` contains the scores of each item. k is 1, 2, 4, ... up to the smallest number of scores of an item, and
+    also this number. An attempt is right if its score is 1. If an item has only one score, the result is empty.
     """
     items = [(len(scores), sum(score == 1.0 for score in scores)) for scores in repeats if scores]
     most = min((number for number, _ in items), default=0)

@@ -1,8 +1,8 @@
 """Software tasks: the model changes a repository, and tests of the resulting patch in a second sandbox give the score.
 
-A row has the columns of SWE-bench: `base_commit`, `test_patch`, `FAIL_TO_PASS`, `PASS_TO_PASS`. The repository is in
-`repository`, a folder or git repository on this machine, or in `image`, a Docker image with the repository in
-`working_dir`. `test_command` runs the tests. Its placeholder `{test}` becomes the names of the tests, quoted for a
+A row has the columns of SWE-bench: `base_commit`, `test_patch`, `FAIL_TO_PASS`, `PASS_TO_PASS`. The column `repository`
+names a folder or a git repository on this machine. Alternatively, `image` names a Docker image that has the repository
+in `working_dir`. `test_command` runs the tests. Its placeholder `{test}` becomes the names of the tests, quoted for a
 shell, so the placeholder must not be inside quotes. The printed output does not count. The outcomes come from the
 report of pytest or unittest, or from the report that another runner writes to `{report}`; see `evidence`.
 """
@@ -42,11 +42,11 @@ _MAX_PATCH_BYTES = 5 * 1024**2
 _MAX_NAMED_TESTS = 5
 """Maximum number of failing tests whose names a score contains."""
 _MAX_NAMES_BYTES = 100_000
-"""Maximum bytes of test names in a command. Linux allows 128 KiB per argument, including the rest of the command."""
+"""Maximum bytes of test names in a command. The whole command is one argument, for which Linux allows 128 KiB."""
 _NO_COMMAND_CODES = (126, 127)
 _NO_RUNNER = (
-    "the tests cannot be run here, without the patch either, or leave no report ({}): use an image with their runner; "
-    "one that is not pytest or `-m unittest` has to write JUnit XML to {{report}}"
+    "the tests cannot run here, even without the patch, or they leave no report ({}): use an image with their runner; "
+    "a runner other than pytest or `-m unittest` has to write JUnit XML to {{report}}"
 )
 BoxOpener = Callable[[Row], AbstractAsyncContextManager[Sandbox]]
 
@@ -74,7 +74,7 @@ async def prepare_repository(box: Sandbox, row: Row, folder: Path) -> str:
 
 
 def _export(source: Path, commit: Any, target: Path) -> None:
-    """Write the files of a commit, or of a plain folder, without history."""
+    """Write the files of a commit, or of a folder without git, to `target`. The history is left out."""
     if not commit or not ((source / ".git").exists() or (source / "HEAD").exists()):
         shutil.copytree(
             source, target, dirs_exist_ok=True, symlinks=True, ignore=shutil.ignore_patterns(".git")
@@ -97,9 +97,8 @@ def _export(source: Path, commit: Any, target: Path) -> None:
 async def collect_patch(box: Sandbox, base: str) -> str | None:
     """Return all differences between the files and the commit `base` as a patch.
 
-    Return None if the patch would be empty or too large.
-
-    Commits, stashes and ignore rules of the model have no effect.
+    Return None if git fails, or if the patch would be empty or too large. It does not matter whether the model has
+    committed its changes. New files that git ignores are left out.
     """
     diff = f"{GIT} diff --cached --binary --no-ext-diff --no-textconv {shlex.quote(base)} -- ."
     done = await box.exec(
@@ -121,10 +120,10 @@ async def score_patch(
 ) -> Score:
     """Score 1 if a report shows that all required tests ran and passed with the patch, and 0 otherwise.
 
-    The row's tests are added after the patch, and the files that affect their outcomes are restored, so a patch cannot
-    change them; see `patches` and `evidence`. `timeout` is in seconds, for all tests together. If the row's tests
-    cannot be added, the patch is unscored. If the tests cannot run without the patch either, the score is marked as
-    failed.
+    After the patch, the row's tests are added, and files that affect test outcomes are restored, so that the patch
+    cannot change them; see `patches` and `evidence`. `timeout` is the maximum seconds for all tests together. If the
+    row's tests cannot be added, the patch is unscored. If the tests cannot run without the patch either, the score is
+    marked as failed.
 
     Raises:
         DataError: if the row's tests are not lists, or the repository or commit does not exist.
@@ -171,7 +170,7 @@ def _names(row: Row, column: str) -> list[str]:
 
 
 class _DecidedError(LLMSandboxError):
-    """Error that carries the score if the score is decided before all tests have run."""
+    """Error that ends a trial early, with the score that is already decided before all tests have run."""
 
     def __init__(self, score: Score) -> None:
         super().__init__(score.detail)
@@ -206,7 +205,10 @@ class _Trial:
         )
 
     async def _run(self, tests: list[str], neighbours: list[str], patch: str | None, timeout: float) -> Ran:
-        """Run tests in the repository with the row's tests, and with the patch if there is one."""
+        """Run `tests` in a new sandbox, after `patch` (if there is one) and the row's test patch were applied.
+
+        For `neighbours`, see `run_tests`.
+        """
         test_patch = str(self.row.extra.get("test_patch") or "")
         async with self.open_box(self.row) as box:
             await prepare_repository(box, self.row, self.folder)
@@ -225,7 +227,11 @@ class _Trial:
             return ran
 
     async def _failing(self, tests: list[str], ran: Ran) -> list[str]:
-        """Return the tests that the report does not list as passed."""
+        """Return the tests that the report does not list as passed.
+
+        If all these tests are expected to fail, and `PASS_TO_PASS` has them, leave out those that are expected to fail
+        without the patch too.
+        """
         report, own = ran.report, REPORT_PLACEHOLDER in self.command
         if report.control not in (None, "failed"):
             detail = "the patch changes the test runner: a test that has to fail is not reported as failed"
@@ -245,7 +251,10 @@ class _Trial:
         return failing
 
     async def _without_a_report(self, tests: list[str], ran: Ran) -> Score:
-        """Score 0 if the tests produce a report when the patch is absent. Otherwise the patch cannot be scored."""
+        """Score 0 if the tests leave a report without the patch, because then the patch prevents the report.
+
+        Otherwise the patch cannot be scored.
+        """
         own = REPORT_PLACEHOLDER in self.command
         base = await self._run(tests if own else [], tests, None, self.timeout)
         if base.report.control == "failed" or (own and base.report.cases):

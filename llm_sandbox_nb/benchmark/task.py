@@ -5,8 +5,8 @@ my-task/
   data.jsonl     the rows, also as .json or .parquet; or `data: {dataset: ..., config: ..., split: ...}`
   scorer.py      optional: `score(answer, gold, **row)`
 
-A folder of the paper's package is a task too: `config.yaml` with `dataset:`, `reward.py` with `compute_score`, and
-`vanilla_llm_prompt.py` with `create_prompt`.
+A task folder of the paper's package can be loaded too. Such a folder has a `config.yaml` with `dataset:`, and
+optionally a `reward.py` with `compute_score` and a `vanilla_llm_prompt.py` with `create_prompt`.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class TaskError(LLMSandboxError, ValueError):
 
 @dataclass(frozen=True)
 class DataSource:
-    """Source of a task's rows, which is a file in the task's folder or a Hugging Face data set.
+    """Source of a task's rows: a file in the task's folder, or a Hugging Face data set.
 
-    `columns` maps this package's column names to the names in the data.
+    `columns` maps this package's column names to the column names in the data.
     """
 
     file: str = ""
@@ -69,7 +69,7 @@ class DataSource:
 
 @dataclass(frozen=True)
 class Task:
-    """Task with checked values."""
+    """Definition of a task. `load_task` checks the values of its fields."""
 
     name: str
     folder: Path
@@ -77,14 +77,16 @@ class Task:
     description: str = ""
     vanilla_prompt: str = "{problem_statement}"
     asker: str = ""
-    """Path of a Python file with `create_prompt(row)`, which makes the prompt instead of `vanilla_prompt`."""
+    """Path of a Python file whose `create_prompt(row)` returns the prompt, instead of `vanilla_prompt`. Empty if the
+    task has no such file."""
     scorer: str = "exact"
     """Name of a scorer in `scorers.RULES`, or `judge`, or `swe`, or the path of a Python file."""
     answer: Literal["file", "patch", "reply"] = "file"
     """Kind of answer. `file` means the answer file. `reply` means the answer file or, if there is no such file, the
     last text of the run. For `patch`, see `swe`."""
     answer_file: str = ""
-    """Name of a file that is read before the `answer.txt` in the prompts and before the default answer files."""
+    """Name of the answer file that is read first. If this file does not exist, the answer files that the prompts name
+    are read, and then the default answer files."""
     data: DataSource = field(default_factory=DataSource)
     repeats: int = 1
     limits: RunLimits = field(default_factory=RunLimits)
@@ -101,7 +103,10 @@ class Task:
 
 
 def without_network(prompts: PromptConfig) -> PromptConfig:
-    """Remove the invitation to install packages from this package's prompts. Other prompts stay unchanged."""
+    """Return prompts that do not invite the model to install packages, for a sandbox without network.
+
+    Prompts that are not from this package stay unchanged.
+    """
     return replace(prompts, system_prompt=prompts.system_prompt.replace(_WITH_NETWORK, _WITHOUT_NETWORK))
 
 
@@ -110,7 +115,7 @@ def task_names() -> list[str]:
 
 
 def load_task(name: str) -> Task:
-    """Load a packaged task by its name, or the task in a folder.
+    """Load a task of this package by its name, or any other task by the path of its folder.
 
     Raises:
         TaskError: if the task does not exist, or its YAML is wrong.
@@ -141,7 +146,7 @@ def _yaml(path: Path) -> dict[str, Any]:
 
 
 def _checked(content: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Return the content of a task file with the keys of this package."""
+    """Check the keys of a task file, and return its content. Keys of the paper's package become this package's keys."""
     papers = "dataset" in content or "data_files" in content
     known = _PAPERS_KEYS if papers else _KEYS
     if unknown := [key for key in content if key not in known]:
@@ -153,7 +158,7 @@ def _checked(content: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _from_paper(content: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Convert a `config.yaml` of the paper's package. The path of its data file is relative to the parent folder."""
+    """Convert the content of a `config.yaml` of the paper's package to the keys of this package."""
     prompts = content
     if "system_prompt" not in content and "prompt_config" in content:
         prompts = _yaml(_beside(str(content["prompt_config"]), folder))
@@ -167,7 +172,7 @@ def _from_paper(content: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _only_a_judge_scores(folder: Path) -> bool:
-    """Return True if a folder of the paper's package has a constant `reward.py`, because its `judge.py` scores."""
+    """Return True if a task folder of the paper's package has a `judge.py`, and `reward.py` only returns a constant."""
     if not (folder / "judge.py").is_file() or not (folder / "reward.py").is_file():
         return False
     try:
@@ -189,7 +194,10 @@ def _only_a_judge_scores(folder: Path) -> bool:
 
 
 def _beside(name: str, folder: Path) -> Path:
-    """Find a file relative to the folder of all tasks, the task's folder, or the working directory."""
+    """Return the path of a file in the parent folder of the task's folder, the task's folder, or the working directory.
+
+    If the file does not exist, return its path in the first of these folders.
+    """
     places = (folder.parent / name, folder / name, Path(name))
     return next((path for path in places if path.is_file()), places[0]).absolute()
 
@@ -250,7 +258,10 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
 
 
 def _keys(content: Mapping[str, Any], name: str, kind: type[Any]) -> dict[str, Any]:
-    """Return the mapping below `name`, whose keys must be fields of `kind`."""
+    """Return the mapping under the key `name`, or an empty mapping if the key is missing.
+
+    The keys of this mapping must be fields of the class `kind`.
+    """
     found, known = content.get(name) or {}, [field.name for field in fields(kind)]
     if not isinstance(found, dict):
         raise ValueError(f"{name} has to hold keys such as `{known[0]}:`.")
@@ -274,6 +285,6 @@ def _scorer(named: Any, folder: Path) -> str:
             return str(folder / name)
     if named:
         raise ValueError(
-            f"there is no scorer {named!r}: name a file in its folder, or one of {', '.join(RULES)}, judge, swe."
+            f"there is no scorer {named!r}: name a file in the task's folder, or one of {', '.join(RULES)}, judge, swe."
         )
     return "exact"

@@ -19,7 +19,7 @@ class Score:
 
     value: float | None
     detail: str = ""
-    """`no answer`, `unparsable`, or the answer that the scorer has read."""
+    """`no answer`, `unparsable`, the answer that the scorer has read, or the reason for the value."""
     failed: bool = False
     """True if the scorer itself failed, so that the answer can be scored again later."""
 
@@ -142,7 +142,7 @@ def _items(text: str, joined: bool) -> set[str]:
 def rouge_l(answer: str, gold: str) -> Score:
     """Score the F-measure of ROUGE-L with stemming, which Google's package computes. Equal texts score 1.
 
-    Texts in other scripts are split into words too. Chinese, Japanese and Thai are split into characters.
+    Texts in all scripts are split into words. Only scripts without blanks, such as Chinese, are split into characters.
     """
     answer, gold = normalised(answer), normalised(gold)
     if boxed := boxes(answer):

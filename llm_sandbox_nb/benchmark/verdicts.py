@@ -1,7 +1,8 @@
 r"""Parser of a judge's verdict, in the forms that judges write: a last line, JSON, `[[CORRECT]]`, a box, a tag.
 
-Only a verdict at the end of a reply and without reservations counts. "Not correct", "partially correct", "CORRECT if
-units are ignored" and a line with both words are not verdicts: the judge is asked again.
+A verdict counts only at the end of a reply and without reservations. "Not correct", "partially correct", "CORRECT if
+units are ignored" and a line with both CORRECT and INCORRECT are not verdicts. After such a reply, the judge is asked
+again.
 """
 
 from __future__ import annotations

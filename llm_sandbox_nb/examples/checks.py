@@ -16,12 +16,15 @@ from llm_sandbox_nb.errors import LLMSandboxError
 
 Files = Mapping[str, bytes]
 MAX_FILE_BYTES = 20 * 2**20
-"""Maximum bytes of a checked file."""
+"""Maximum bytes of a file that is checked."""
 _PROTEIN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
 
 
 def read_files(folder: Path) -> Files:
-    """Read the files of a folder by name, each up to one byte more than the limit. Links are left out."""
+    """Return the contents of the files in a folder, by name. Links are left out.
+
+    At most `MAX_FILE_BYTES` + 1 bytes of a file are read. The last byte shows that the file is too large.
+    """
     found = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_file() and not path.is_symlink():
@@ -31,7 +34,7 @@ def read_files(folder: Path) -> Files:
 
 
 class _WrongError(LLMSandboxError):
-    """Raised for a fault of a result; the message is one sentence."""
+    """Error for a fault of a result. The message is one sentence."""
 
 
 def _file(files: Files, name: str) -> bytes:
@@ -80,7 +83,7 @@ def _check(name: str) -> Callable[[Callable[[Files], str]], Callable[[Files], st
 
 @_check("answer.txt")
 def math(files: Files) -> str:
-    """Check that the answer is 1,072, computed by counting the numbers."""
+    """Check that the answer is 1,072, which was found by counting."""
     return _numbers(files, (1072,), 0)
 
 
@@ -98,7 +101,7 @@ def chemistry(files: Files) -> str:
 
 @_check("answer.txt")
 def biomedicine(files: Files) -> str:
-    """Check that the answer is the protein on the other strand."""
+    """Check that the answer is the protein that the complementary strand of the DNA encodes."""
     found = "".join(_text(files).split()).rstrip("*")
     return (
         "" if found == _PROTEIN else f"The protein is {found[:40]!r}, and has to begin with {_PROTEIN[:8]}."
@@ -143,7 +146,7 @@ class _Page(HTMLParser):
 
 @_check("map.html")
 def city_map(files: Files) -> str:
-    """Check for an HTML page with eight circles and a script that does not load anything."""
+    """Check for an HTML page with eight circles and a script. The page must not load anything from the network."""
     page = _Page()
     page.feed(_text(files, "map.html"))
     if page.circles != 8:
@@ -172,7 +175,10 @@ def poster(files: Files) -> str:
 
 
 def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield kind and content of the boxes of an MP4 file or of a box (ISO/IEC 14496-12)."""
+    """Yield the kind and the content of each box in `data`, which is an MP4 file or the content of another box.
+
+    ISO/IEC 14496-12 defines boxes.
+    """
     place = 0
     while place + 8 <= len(data):
         size, kind = struct.unpack(">I4s", data[place : place + 8])
@@ -188,7 +194,7 @@ def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _inside(data: bytes, *kinds: bytes) -> bytes:
     for kind in kinds:
-        boxes = list(_boxes(data))  # all: the file may be cut off after the wanted box
+        boxes = list(_boxes(data))  # read all boxes, because the file may be cut off after the wanted box
         data = next((content for found, content in boxes if found == kind), b"")
     return data
 

@@ -1,4 +1,4 @@
-"""The examples: task, input files, and check of the result."""
+"""Examples, each with a task, input files (if the task needs any), and a check of the result."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from llm_sandbox_nb.examples import checks
 
 TASKS = Path(__file__).with_name("tasks")
 Check = Callable[[Mapping[str, bytes]], str]
-"""Function that checks the files of the output folder; returns a sentence about the fault, or an empty text."""
+"""Function that checks the files of the output folder, by name. It returns a sentence about a fault, or an empty text.
+"""
 
 
 @dataclass(frozen=True)
 class Example:
-    """An example. The scripted model `scripted/NAME` finds the solution after a mistake."""
+    """Example of a task. The scripted model `scripted/NAME` makes a mistake, and then finds the solution."""
 
     name: str
     title: str
@@ -29,13 +30,13 @@ class Example:
 
     @property
     def inputs(self) -> Path | None:
-        """The folder of input files; None without any."""
+        """Folder of the input files, or None if the example has no input files."""
         folder = TASKS / self.name / "input"
         return folder if folder.is_dir() else None
 
     @property
     def model(self) -> str:
-        """The scripted model that plays the example."""
+        """Name of the scripted model that solves the example."""
         return f"scripted/{self.name}"
 
 

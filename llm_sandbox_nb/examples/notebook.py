@@ -1,4 +1,4 @@
-"""The examples as a notebook with a section for each; JupyterLab's launcher opens it."""
+"""Notebook with a section for each example. JupyterLab's launcher opens this notebook."""
 
 from __future__ import annotations
 

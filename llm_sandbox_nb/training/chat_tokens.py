@@ -1,8 +1,8 @@
-"""Conversion of conversations to token ids: the first prompt, the text between two replies, and the parsed replies.
+"""Conversion between conversations and token ids, for the first prompt, the texts between replies, and the replies.
 
 A reply's ids are used as they were sampled. Only texts of the environment are encoded, each of them once, so that the
-trained ids are the sampled ids. A chat template is tested before use. After a reply, it must add only the results of
-the tools. The replies that it writes must be parsed back to the same calls.
+trained ids are the sampled ids. A chat template is tested before use. After a reply, the template must add only the
+results of the tools. If the template writes a reply, the reply must be parsed back to the same calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from llm_sandbox_nb.model.stream import Assembly, ThinkingSplitter, split_lone_e
 _MARK = "\u2402mark\u2403"
 """Text that no template changes. In place of a reply, this text shows where the template continues after the reply."""
 _CUT = "\u2402cut\u2403"
-"""Text between the parts of a text that looks like a control token, so that the parts are encoded separately."""
+"""Separator that is put into texts that look like a control token, so that the parts of such a text are encoded alone.
+"""
 _QUESTION, _RESULT = "probe question", "probe result"
 _PROBE = [{"role": "user", "content": _QUESTION}]
 _PROBE_TOOL = {

@@ -1,4 +1,7 @@
-"""Configuration of a training, which is a checked YAML file. The definition of each key contains its documentation."""
+"""Configuration of a training, which is read from a YAML file and checked.
+
+The definition of each key contains the key's documentation.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ class ModelConfig:
     dtype: str = key("float32", "type of the weights: `float32`, `bfloat16`, `float16` or `auto`")
     layers: int = key(2, "layers of a tiny model")
     width: int = key(96, "width of a tiny model")
-    heads: int = key(4, "heads of attention of a tiny model")
+    heads: int = key(4, "attention heads of a tiny model")
     vocabulary: int = key(
         640, "learned tokens of a tiny model, in addition to a token for each fixed line of a prompt"
     )
@@ -74,7 +77,10 @@ class DataConfig:
         "a file of rows (.jsonl, .json, .parquet) or `hf:OWNER/NAME/CONFIG`; empty: the task's own; `notes`: the tiny "
         "task; `ledger`: questions about files, for a small pretrained model",
     )
-    count: int = key(0, "maximum rows to use; of `notes` and `ledger`, the rows to make. 0: all")
+    count: int = key(
+        0,
+        "maximum rows to use; for `notes` and `ledger`, the number of rows to make. 0: all rows, or 64 made rows",
+    )
     scorer: str = key(
         "", "a scorer by name, or a Python file with `score(answer, gold, **row)`; empty: the task's"
     )
@@ -84,9 +90,9 @@ class DataConfig:
 class WarmUpConfig:
     """Options of the supervised learning from recorded or scripted runs, before the reinforcement learning."""
 
-    steps: int = key(0, "steps; 0 leaves it out")
+    steps: int = key(0, "steps; 0: no warm-up")
     runs: str = key(
-        "", "a folder of recorded runs to learn from; empty makes scripted ones of `notes` or `ledger`"
+        "", "a folder of recorded runs to learn from; empty: scripted runs of `notes` or `ledger` are made"
     )
     count: int = key(192, "maximum runs to learn from")
     batch: int = key(16, "runs in a step")
@@ -106,7 +112,9 @@ class RolloutConfig:
         "`native`: calls in the form of the chat template; `text`: written as text, for a template without tools",
     )
     rows_per_step: int = key(8, "rows of a step")
-    per_row: int = key(8, "rollouts of each row: the group whose mean is the baseline")
+    per_row: int = key(
+        8, "rollouts of each row; the mean reward of the others is the baseline of each rollout"
+    )
     turns: int = key(100, "maximum turns of a rollout")
     prompt_tokens: int = key(16_384, "maximum tokens of the first prompt")
     completion_tokens: int = key(65_536, "maximum tokens after the prompt, observations included")
@@ -122,9 +130,11 @@ class RolloutConfig:
         1_000_000, "replies in a row without a call that are answered with a request for a call"
     )
     zero_reward_for: tuple[str, ...] = key(
-        ("steps", "tokens"), "stop reasons that make the reward 0: too long"
+        ("steps", "tokens"), "stop reasons of rollouts that were too long, whose reward is 0"
     )
-    attempts: int = key(3, "attempts at a rollout whose sandbox dies, before the rollout is masked")
+    attempts: int = key(
+        3, "attempts at a rollout that fails; after the last attempt, it is left out of the training"
+    )
     at_once: int = key(0, "maximum rollouts at once; 0: all of a step")
     isolation: str = key("auto", "`docker`, `bubblewrap`, `process`, or `auto`")
     profile: str = key("standard", "protection profile of the sandbox")
@@ -138,7 +148,7 @@ class RolloutConfig:
         False, "open a new sandbox for each rollout; else a reset sandbox serves the next rollout"
     )
     ray: str = key(
-        "", "`auto` or HOST:PORT of a Ray cluster whose machines own the sandboxes; empty: this machine"
+        "", "`auto` or HOST:PORT of a Ray cluster whose machines run the sandboxes; empty: this machine"
     )
 
 
@@ -148,12 +158,12 @@ class ValidationConfig:
 
     every: int = key(0, "steps between two validations, of which the first is before step 1; 0: none")
     tasks: tuple[str, ...] = key(
-        (), "benchmark tasks, by their names or folders; empty: the task that it learns from"
+        (), "benchmark tasks, by their names or folders; empty: the task that the policy learns from"
     )
     rows: str = key(
         "",
-        "as `data.rows`, with `{task}` for the task's name, or a folder with TASK.jsonl; empty: the tasks' own, of the "
-        "tiny task others",
+        "as `data.rows`, in which `{task}` stands for the task's name, or a folder with TASK.jsonl; empty: the tasks' "
+        "own rows, or, for `notes` and `ledger`, rows that the training does not use",
     )
     count: int = key(0, "maximum rows of a task; 0: all")
     repeats: int = key(1, "rollouts of each row")
@@ -195,9 +205,11 @@ class GenerationConfig:
 class RecordConfig:
     """Options for the files that stay on disk."""
 
-    keep: int = key(20, "the newest steps whose rollouts are kept; 0: all. The figures of every step stay")
+    keep: int = key(
+        20, "number of newest steps whose rollouts are kept; 0: all. The figures of all steps are kept"
+    )
     checkpoint_every: int = key(10, "steps between two checkpoints")
-    checkpoints: int = key(2, "the newest checkpoints that are kept; 0: all")
+    checkpoints: int = key(2, "number of newest checkpoints that are kept; 0: all")
 
 
 @dataclass(frozen=True)
@@ -280,7 +292,7 @@ def make_config(content: Mapping[str, Any]) -> TrainingConfig:
 
 
 def documented_keys() -> list[tuple[str, str, str]]:
-    """Return every key with its default and its documentation."""
+    """Return every key, with its default as YAML and its documentation."""
     return list(_documented(TrainingConfig, ""))
 
 
@@ -307,7 +319,7 @@ def _change(content: dict[str, Any], dotted: str, value: Any) -> None:
             raise ConfigError(f"{dotted} is not a key of a training: {name} does not hold keys.")
         content = inner
     try:
-        # `KEY=` empties a text
+        # `KEY=` sets a key to an empty text
         content[last] = yaml.safe_load(value) if isinstance(value, str) and value else value
     except (ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{dotted}={value} is not valid YAML: {' '.join(str(error).split())}.") from error
@@ -372,7 +384,7 @@ def _check(config: TrainingConfig) -> None:
         raise ConfigError("validation.every has to be at least 0, and validation.repeats at least 1.")
     if rollouts.per_row < 2:
         raise ConfigError(
-            f"rollouts.per_row has to be at least 2, not {rollouts.per_row}: the others of a group are the baseline."
+            f"rollouts.per_row has to be at least 2, not {rollouts.per_row}: a row's other rollouts are the baseline."
         )
     micro = config.objective.micro_batch
     if micro and config.batch % micro:

@@ -45,12 +45,12 @@ def _as_declared(method: _Method) -> _Method:
         choices = f" (choices: {json.dumps(schema['enum'])})" if "enum" in schema else ""
         lines.append(f"    {name}: {schema['description']}{choices}")
     method.__doc__ = "\n".join(lines)
-    del method.__annotations__["return"]  # TRL would describe it too
+    del method.__annotations__["return"]  # TRL would describe the returned value too
     return method
 
 
 class _AskedModel:
-    """Model whose replies are TRL's calls.
+    """Model of the agent loop whose replies are the calls that TRL makes.
 
     `asked` receives the messages of each request, and `answers` receives the calls of each reply.
     """
@@ -143,7 +143,7 @@ class SandboxEnvironment:
         system, _ = environments.setting.task.prompts.messages("")
         if messages[:-1] != [system]:
             raise RolloutError(
-                "The system prompt names a folder that each sandbox has of its own: use Docker or bubblewrap."
+                "The system prompt names a folder that differs between the sandboxes: use Docker or bubblewrap."
             )
         return environments.setting.chat.harmless(str(messages[-1]["content"]))
 

@@ -131,10 +131,10 @@ def plan_evaluation(
     """Plan `train evaluate` for a training, or for one of its checkpoints.
 
     Args:
-        checkpoint: folder of a training, which means its newest policy, or folder of a checkpoint in it.
+        checkpoint: folder of a training, whose newest policy is evaluated, or folder of one of its checkpoints.
         modes: any of `sandbox`, `sandbox-prompt` and `llm`.
-        task, data: benchmark task and its rows. By default, the training's task gives the rows. Rows that code makes,
-            such as `ledger`, differ from the rows of the training.
+        task, data: benchmark task, and source of its rows. By default, they are those of the training. But if code
+            makes the rows, as for `ledger`, the rows differ from the rows of the training.
         rows: maximum number of rows.
         repeats: number of repeats of each row.
         before: policy that replaces the training's first policy in the comparison.
@@ -142,7 +142,7 @@ def plan_evaluation(
         network: network of the sandboxes. The default is the training's network.
         judge: judge of the answers, which only tasks with a judge need.
         workers: maximum number of items at the same time.
-        out: folder of the results. Existing results in it are not repeated.
+        out: folder of the results. Items that have a result in this folder are not run again.
 
     Raises:
         ConfigError, ModelError, RecordError: if the training, task, rows or judge do not exist or cannot be used.
@@ -329,7 +329,10 @@ def _cell(plan: EvaluationPlan, policy: str, mode: str, results: Sequence[Result
 
 
 def differences(plan: EvaluationPlan) -> Iterator[tuple[str, str, Paired]]:
-    """Yield the names of two policies, a mode, and the change of the score over the rows that both policies share."""
+    """Yield the change of the score between successive policies in each mode, over the rows that both have scored.
+
+    Each change comes after a text such as `after - before`, and after the mode.
+    """
     scores = {
         (policy, mode): item_scores(
             result for result in counted_results(plan.out / policy) if result.mode == mode

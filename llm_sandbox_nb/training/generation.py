@@ -13,7 +13,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Generated:
-    """Token ids of one reply. A complete reply has the end id. `logprobs` are the log-probabilities of the ids."""
+    """Token ids of one reply. A complete reply ends with the end id. `logprobs` are the ids' log-probabilities."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...] | None = None
@@ -23,10 +23,7 @@ class Generator(Protocol):
     """Source of replies."""
 
     async def generate(self, prompt: Sequence[int], limit: int, order: int = 0) -> Generated:
-        """Return the reply to `prompt`, which has at most `limit` ids.
-
-        `order` is the place of the request in its batch.
-        """
+        """Return a reply of at most `limit` ids to `prompt`. `order` is the place of the request in its batch."""
         ...
 
 
@@ -64,7 +61,7 @@ class BatchGenerator:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Count a rollout for which batches wait."""
+        """Count a rollout as active within the block, so that batches wait for its request."""
         with self._changed:
             self._active += 1
         try:

@@ -1,7 +1,7 @@
-"""Policy gradient with TRL's GRPOTrainer. The configuration makes TRL compute the paper's objective.
+"""Policy gradient with TRL's GRPOTrainer. The settings of `grpo_config` make TRL compute the paper's objective.
 
-Only this module uses GRPOTrainer, and it computes no loss itself. `generate_together` uses a private method of the
-trainer. The method is tested with the versions that the extra `[rl]` allows.
+Only this module uses GRPOTrainer, and this module computes no loss itself. `generate_together` uses a private method of
+the trainer. The method is tested with the versions of TRL that the extra `[rl]` allows.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def grpo_config(config: TrainingConfig, output: Path, processes: int = 1) -> Any
     """Return TRL's configuration of the paper's objective.
 
     - Leave-one-out baseline: the paper subtracts the mean of the other rewards of the group. TRL subtracts the mean of
-      all G rewards. The second difference is (G - 1)/G times the first, so the weight G/(G - 1) makes them equal.
+      all G rewards. TRL's difference is (G - 1)/G times the paper's, so the weight G/(G - 1) makes them equal.
       Nothing is divided by the standard deviation.
     - Sum of the token terms of a sequence, and mean over sequences: this is `luspo` with ratios per token.
     - Clip at 1 - epsilon and 1 + epsilon_high. By default, there is no KL divergence.
@@ -157,7 +157,7 @@ def make_trainer(
         ids = [str(messages[-1]["row"]) for messages in prompts]
         return as_training_data(run(ids, trainer), int(tokenizer.eos_token_id), trainer.use_vllm)
 
-    # The loop renders the prompts, from rows that it knows by their ids.
+    # The agent loop renders the prompts. It finds the rows by these ids.
     dataset = Dataset.from_list([{"prompt": [{"role": "user", "content": row, "row": row}]} for row in rows])
     made = Trainer(
         model=model,
@@ -201,7 +201,7 @@ def sync_weights(trainer: Any) -> None:
 
 @contextlib.contextmanager
 def sampling_as(trainer: Any, sampling: Sampling) -> Iterator[None]:
-    """Change the sampling temporarily. The training's random numbers stay as they are."""
+    """Change the sampling settings within the block. Sampling there does not change the training's random numbers."""
     import torch
 
     engine = trainer.vllm_generation if trainer.use_vllm else trainer.generation_config

@@ -1,8 +1,8 @@
 """Task for a small pretrained model: questions about ledgers, which are files in the sandbox.
 
 Each line of a ledger is a sale, such as `Norwick sold rye for 481`. There are four kinds of questions, and each kind
-needs another command. The scripted runs choose one of the four commands by chance, so about a quarter of the runs are
-right. The policy has to learn the right command for each kind.
+needs a different command. The scripted runs choose one of the four commands by chance, so about a quarter of the runs
+are right. The policy has to learn the right command for each kind.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class QuestionKind:
     answer: Callable[[Sequence[Sale]], Any]
     """Function that computes the answer from the sales with this town or these goods."""
     command: str
-    """Command that gets the lines with the town or the goods from a pipe."""
+    """Shell command that reads the lines with this town or these goods from a pipe, and prints the answer."""
 
 
 KINDS: Mapping[str, QuestionKind] = {
@@ -136,7 +136,10 @@ OTHER_KINDS: Mapping[str, QuestionKind] = {
 
 
 def towns(*, held_out: bool) -> list[str]:
-    """Return the names of towns. Held-out rows and rows of a training have different towns, so no row is in both."""
+    """Return the names of towns for held-out rows, or for the rows of a training.
+
+    No town is in both, so no held-out row is equal to a row of a training.
+    """
     pairs = itertools.product(enumerate(_BEGINNINGS), enumerate(_ENDINGS))
     return [
         beginning + ending
@@ -148,12 +151,12 @@ def towns(*, held_out: bool) -> list[str]:
 def ledger_rows(
     count: int, seed: int, kinds: Mapping[str, QuestionKind] = KINDS, *, held_out: bool = False
 ) -> list[Row]:
-    """Make rows. Equal arguments give equal rows. A held-out row is never equal to a row of a training."""
+    """Make rows with questions of the given kinds. Equal arguments give equal rows. For `held_out`, see `towns`."""
     chance = random.Random(f"ledger-{seed}-{held_out}-{','.join(kinds)}")
     names, listed = towns(held_out=held_out), list(kinds.items())
     rows = []
     for number in range(count):
-        # All kinds are equally frequent, in every few rows.
+        # The kinds take turns, so that they are equally frequent.
         name, kind = listed[number % len(listed)]
         sales = [
             Sale(town, chance.choice(_GOODS), chance.randint(100, 999))
@@ -173,7 +176,7 @@ def ledger_rows(
 
 
 def ledger_task(task: Task) -> Task:
-    """Return the task with short prompts for text mode, and the scorer of the ledgers."""
+    """Return `task` with short prompts for text mode, and with the scorer for the ledger rows."""
     prompts = PromptConfig(
         system_prompt="Answer the question from the text files in the folder documents.",
         working_dir=task.prompts.working_dir,
@@ -191,7 +194,7 @@ def ledger_task(task: Task) -> Task:
 
 
 def other_task(task: Task) -> Task:
-    """Return the task for the rows of other kinds."""
+    """Return `task` with the changes of `ledger_task`, and with the name for rows of `OTHER_KINDS`."""
     return replace(ledger_task(task), name=LEDGER_OTHER)
 
 
@@ -206,7 +209,7 @@ def asked_about(question: str) -> str:
 
 
 class LedgerDemonstrator:
-    """Model that plays a row in text mode with one command that is chosen by chance.
+    """Scripted model that works on a row in text mode, with one command that is chosen by chance.
 
     The last line of the command's output is the answer.
     """

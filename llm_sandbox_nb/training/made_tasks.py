@@ -1,4 +1,4 @@
-"""Tasks whose rows code makes, by values of `data.rows`, and scripted runs of these tasks for a warm-up."""
+"""Tasks whose rows are made by code, and scripted runs of these tasks for a warm-up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RUNS_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class MadeTask:
-    """Task whose rows code makes."""
+    """Task whose rows are made by code."""
 
     task: Callable[[Task], Task]
     """Function that returns the benchmark task with the prompts and the scorer for the rows."""
@@ -36,7 +36,7 @@ class MadeTask:
     held_out_rows: MakeRows
     """Function that makes the rows for validations and evaluations. Their seed differs from the training's seed."""
     demonstrator: Callable[[str, Row], Model]
-    """Function that gets a seed and a row, and returns a model that plays the row by a script."""
+    """Function that gets a seed and a row, and returns a scripted model that works on the row."""
 
 
 MADE = {
@@ -56,7 +56,7 @@ MADE = {
         ledger.LedgerDemonstrator,
     ),
 }
-"""Tasks by value of `data.rows`."""
+"""Tasks whose rows are made by code, by the value of `data.rows` in the configuration."""
 
 
 def held_out(made: MadeTask, count: int, config: TrainingConfig) -> list[Row]:
@@ -65,7 +65,7 @@ def held_out(made: MadeTask, count: int, config: TrainingConfig) -> list[Row]:
 
 
 async def scripted_runs(task: Task, config: TrainingConfig, folder: Path) -> Sequence[Trajectory]:
-    """Run the script of the made task on rows that the training does not use. The records are below `folder`."""
+    """Run the scripted model of the task on rows that the training does not use. The records are below `folder`."""
     made, rollouts = MADE[config.data.rows], config.rollouts
     limits = RunLimits(steps=rollouts.turns, tokens=None)
     at_once = asyncio.Semaphore(_RUNS_AT_ONCE)

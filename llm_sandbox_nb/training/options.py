@@ -29,13 +29,13 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
         metavar="FOLDER",
         help=f"folder of the training (default: {RUNS}/NAME); resumes an earlier training",
     )
-    run.add_argument("--seed", metavar="N", type=int, help="seed, instead of the file's")
-    run.add_argument("--steps", metavar="N", type=int, help="steps, instead of the file's")
+    run.add_argument("--seed", metavar="N", type=int, help="seed that replaces the file's")
+    run.add_argument("--steps", metavar="N", type=int, help="number of steps that replaces the file's")
     run.add_argument(
         "--keep",
         metavar="N",
         type=int,
-        help="the newest steps whose rollouts stay on disk; 0: all (default: 20)",
+        help="number of newest steps whose rollouts stay on disk; 0: all (default: 20)",
     )
     run.add_argument(
         "--set",
@@ -56,7 +56,12 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
     evaluate.add_argument(
         "checkpoint", metavar="CHECKPOINT", help="the folder of a training, or of its checkpoint"
     )
-    evaluate.add_argument("--mode", metavar="MODES", default="sandbox,llm", help="default: sandbox,llm")
+    evaluate.add_argument(
+        "--mode",
+        metavar="MODES",
+        default="sandbox,llm",
+        help="sandbox, sandbox-prompt and llm, with commas between (default: sandbox,llm)",
+    )
     evaluate.add_argument("--task", metavar="TASK", help="a benchmark task (default: that of the training)")
     evaluate.add_argument(
         "--data",
@@ -71,15 +76,25 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
     evaluate.add_argument(
         "--before", metavar="MODEL", help="compare with this policy, instead of the training's first"
     )
-    evaluate.add_argument("--temperature", metavar="T", type=float, help="default: that of the training")
+    evaluate.add_argument(
+        "--temperature", metavar="T", type=float, help="sampling temperature (default: that of the training)"
+    )
     evaluate.add_argument(
         "--top_p", "--top-p", metavar="P", type=float, help="nucleus sampling (default: that of the training)"
     )
     evaluate.add_argument(
-        "--top_k", "--top-k", metavar="N", type=int, help="0: all tokens (default: that of the training)"
+        "--top_k",
+        "--top-k",
+        metavar="N",
+        type=int,
+        help="sample from the N likeliest tokens; 0: all tokens (default: that of the training)",
     )
     evaluate.add_argument(
-        "--repetition_penalty", "--repetition-penalty", metavar="X", type=float, help="default: 1, no penalty"
+        "--repetition_penalty",
+        "--repetition-penalty",
+        metavar="X",
+        type=float,
+        help="penalty for tokens that occurred before (default: 1, no penalty)",
     )
     evaluate.add_argument(
         "--network",
@@ -113,7 +128,7 @@ def _add_build(parts: argparse._SubParsersAction[Parser]) -> Parser:
     build = parts.add_parser(
         "build", help="build rows from documents (.txt, .md, .html, .epub, .pdf) and questions"
     )
-    build.add_argument("folder", metavar="FOLDER", help="the documents; folders in it are their domains")
+    build.add_argument("folder", metavar="FOLDER", help="the documents; subfolders are their domains")
     build.add_argument(
         "--questions", metavar="FILE", help="questions and answers (default: questions.jsonl in the folder)"
     )
@@ -161,8 +176,10 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def watch_lines(arguments: Mapping[str, Any]) -> Sequence[str]:
-    """Return the lines that `train watch` prints first: an overview of the training, or one step. Raise UsageError if
-    the training or the step does not exist.
+    """Return the lines that `train watch` prints first: an overview of the training, or one step.
+
+    Raises:
+        UsageError: if the training or the step does not exist.
     """
     from llm_sandbox_nb.training.record import RecordError, TrainingRecord
     from llm_sandbox_nb.training.watch import overview, step_text

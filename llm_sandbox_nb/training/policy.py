@@ -23,7 +23,7 @@ from llm_sandbox_nb.training.token_model import TokenModel
 
 
 def needs_gguf(path: str) -> bool:
-    """Return True if the model is in a GGUF file, so that `path` is `local/NAME` or the path of such a file."""
+    """Return True if the model is in a GGUF file: `path` is `local/NAME`, or the path of such a file."""
     return path.startswith(PREFIX) or path.lower().endswith(".gguf")
 
 
@@ -104,8 +104,8 @@ def load_policy(path: str, dtype: str = "auto") -> tuple[Any, Any]:
             )
             if missing := sorted(loading["missing_keys"]):
                 raise ConfigError(
-                    f"The folder {path} has no weights {missing[0]} ({len(missing)} are missing), and random ones "
-                    "would take their place: give the folder of a whole model."
+                    f"The folder {path} has no weights {missing[0]} ({len(missing)} are missing), and random weights "
+                    "would replace them: give the folder of a whole model."
                 )
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(".")
@@ -333,7 +333,7 @@ class PolicyModel:
         return reply
 
     def close(self) -> None:
-        """Release the model that `load` has loaded."""
+        """End the thread that `load` has started, so that the model can be freed."""
         if isinstance(self._generator, LocalGenerator):
             self._generator.close()
 

@@ -1,4 +1,4 @@
-"""Rollouts on the nodes of a Ray cluster. Actors own the sandboxes and run the agent loop, and the trainer samples.
+"""Rollouts on the nodes of a Ray cluster. Actors run the sandboxes and the agent loop, and the trainer samples replies.
 
 A request for a reply goes from the loop on a node to a relay, and from the relay to the trainer's own generator. So
 the replies for all nodes are sampled together. Records return with their rollouts, so no shared file system is needed.
@@ -36,7 +36,7 @@ _Request = tuple[int, list[int], int, int]
 
 
 class Relay:
-    """Actor between the trainer and the loops on nodes, which stores requests and their answers."""
+    """Actor that passes requests from the agent loops on the nodes to the trainer, and the answers back."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()

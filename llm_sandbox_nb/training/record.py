@@ -1,9 +1,9 @@
-"""Folder of a training: the configuration, a line for each step, and the rollouts, which are runs like any other.
+"""Folder of a training: the configuration, a line for each step, and the rollouts, which are recorded as runs.
 
 RUN/
   config.yaml         every key with its value
   inputs.json         digests of rows, prompts and reward
-  lock                held by the start that works in the folder
+  lock                locked by the process that trains in this folder
   steps.jsonl         the figures of each step
   validations.jsonl   the score of each validation, a line for each task
   validation/         the runs of each validation
@@ -94,7 +94,7 @@ class TrainingRecord:
             alone: True to lock the folder against other starts until `release` or the end of this process.
 
         Raises:
-            RecordError: if the folder holds another training or other files, or another start works in it.
+            RecordError: if the folder holds another training or other files, or another start is using the folder.
         """
         record = cls(folder)
         file = folder / CONFIG

@@ -1,6 +1,6 @@
-"""Rollouts, in which the policy works on rows in sandboxes at the same time.
+"""Rollouts, in which the policy works on many rows at the same time, each row in a sandbox.
 
-Their agent loop and their records are the same as in all other runs.
+The agent loop and the records of rollouts are the same as those of all other runs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 LOST = "lost"
 """Stop reason of a rollout whose attempts all failed. Such a rollout is left out of the training, and not scored 0."""
 GRACE = 120.0
-"""Seconds after a rollout's deadline. A rollout that still runs then counts as lost."""
+"""Seconds between the deadline of a rollout and the time at which a rollout that is still running counts as lost."""
 
 
 class RolloutError(LLMSandboxError):
@@ -212,7 +212,9 @@ class RolloutWorkers:
     async def attempt(
         self, row: Row, model: RolloutModel, folder: Path, waited_for: contextlib.ExitStack | None = None
     ) -> Rollout:
-        """Run one rollout without its reward. The record is below `folder`. `waited_for` is closed at the end.
+        """Run one rollout without its reward. The record is below `folder`.
+
+        While `waited_for` is open, batches wait for this rollout. It is closed when the rollout needs no more replies.
 
         Raises:
             RolloutError: if no sandbox can be opened at all.

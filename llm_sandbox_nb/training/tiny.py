@@ -1,4 +1,4 @@
-"""Training that fits a laptop: a task that needs reading, scripted runs to imitate, and a very small model.
+"""Training for a laptop: a task that needs reading of files, scripted runs to imitate, and a very small model.
 
 In the task, there are four notes, each with a code of four digits, and only one note is in force. The prompt names
 neither the code nor the note. The scripted runs search for one of four words that is chosen at random, so a quarter of
@@ -59,7 +59,7 @@ def notes_task(task: Task) -> Task:
 
 
 class NotesDemonstrator:
-    """Model that plays the tiny task by a script with random choices, so that a tiny model can imitate the run."""
+    """Scripted model that solves the tiny task with random choices. A tiny model learns by imitating its runs."""
 
     name = "scripted/notes"
     scripted = True
@@ -87,7 +87,7 @@ class NotesDemonstrator:
 
 
 def rendered(template: str, run: Trajectory) -> str:
-    """Return the text of a whole run, as the template renders the run."""
+    """Return the text of a whole run, as the chat template renders it."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     tools = run.start.tools if run.start else []
@@ -133,7 +133,7 @@ def make_tokenizer(texts: Sequence[str], lines: Iterable[str], size: int, templa
 
 
 def _without(texts: Iterable[str], pieces: Sequence[str]) -> list[str]:
-    """Split the texts at pieces that have their own token."""
+    """Split the texts at the pieces that have their own token, and leave out these pieces."""
     parts = list(texts)
     for piece in pieces:
         parts = [part for text in parts for part in text.split(piece) if part]
@@ -141,7 +141,7 @@ def _without(texts: Iterable[str], pieces: Sequence[str]) -> list[str]:
 
 
 def chat_template() -> str:
-    """Return the chat template of Qwen3 instruct models that TRL contains."""
+    """Return the chat template of Qwen3 instruct models, which is a file in the package TRL."""
     from importlib import resources
 
     return resources.files("trl").joinpath("chat_templates/qwen3_instruct_2507.jinja").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Model for the agent loop that stores the token ids of its conversation for the training."""
+"""Model that stores the token ids of its conversation with the agent loop, for the training."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class TokenModel:
         return self._read(made.ids, tools, before)
 
     def take_over(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> None:
-        """Continue a conversation that another model began. `messages` end with its newest reply."""
+        """Continue a conversation that another model began. The last of `messages` is the newest reply."""
         self.conversation = conversation_ids(self.chat, messages, tools)
         self._seen, self._calls = list(messages[:-1]), _calls_of(messages[-1])
 

@@ -41,9 +41,9 @@ _T = TypeVar("_T")
 OnFigures = Callable[[Mapping[str, Any]], None]
 logger = logging.getLogger(__name__)
 _MIN_ANSWER_CHARACTERS = 4
-"""Minimum letters and digits of an answer that is searched in a prompt. A shorter answer may be there by chance."""
+"""Minimum letters and digits of an answer that is searched in a prompt. A prompt may have shorter answers by chance."""
 STEPS_WITHOUT_GRADIENT = 3
-"""Number of consecutive steps without a gradient that cause a warning. Each multiple of the number causes another."""
+"""Number of consecutive steps without a gradient that cause a warning. As many further steps cause a second warning."""
 
 
 def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
@@ -84,9 +84,9 @@ def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
 
 
 def _has_answer_in_prompt(row: Row) -> bool:
-    """Return True if the prompt contains the answer.
+    """Return True if the prompt contains the answer, so that nothing can be learned from the row.
 
-    A prompt may contain the options of a choice, and short answers such as yes.
+    Answers to choices and short answers, such as `yes`, are not searched, because a prompt may contain them.
     """
     short = len("".join(filter(str.isalnum, row.ground_truth))) < _MIN_ANSWER_CHARACTERS
     return (
@@ -123,7 +123,7 @@ def input_digests(config: TrainingConfig, task: Task, rows: Sequence[Row]) -> di
 
 
 def _check_sandbox_options(config: RolloutConfig) -> None:
-    """Raise ConfigError if the options cannot open a sandbox. Other machines check the options of their sandboxes."""
+    """Raise ConfigError if the options cannot open a sandbox. With Ray, the nodes of the cluster check the options."""
     if config.mode == "llm" or config.ray:
         return
     try:

@@ -2,7 +2,7 @@
 
 The server is `vllm serve` with its completions route. Sampling bypasses TRL, because TRL's own call expects the same
 number of prompts from every training process, and rollouts have different numbers of turns. TRL still sends the
-weights. This module was tested with a stand-in for vLLM's documented protocol, but not yet on a GPU.
+weights. This module was tested with a small server that follows vLLM's documented protocol, but not yet on a GPU.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ IGNORED = -100
 
 
 def runs_to_imitate(config: TrainingConfig) -> list[Trajectory]:
-    """Load the recorded runs to imitate: submitted runs whose reward is not below `least_reward`.
+    """Load the recorded runs to imitate: submitted runs with a reward of at least `least_reward`, or without a reward.
 
     Raises:
         ConfigError: if there are no such runs.

@@ -1,4 +1,4 @@
-"""Construction of training rows from documents and questions, which the paper describes but did not release.
+"""Construction of training rows from documents and questions. The paper describes it, but its code is not public.
 
 The paper (arXiv 2601.16206, section 3) has these rules. A context is stored as files. Each document of a context, and
 each part of a long document, is a separate file. A context of one file gets distractor files from the same source.
@@ -63,7 +63,7 @@ class Statistics:
     types: Counter[str] = field(default_factory=Counter)
     domains: Counter[str] = field(default_factory=Counter)
     forms: Counter[str] = field(default_factory=Counter)
-    """`one document` or `several documents`."""
+    """Number of rows about `one document`, and about `several documents`."""
     files: Counter[int] = field(default_factory=Counter)
     """Number of rows, by the number of their files including distractors."""
     distractors: Counter[int] = field(default_factory=Counter)
@@ -271,7 +271,7 @@ def _parts(document: Document, size: int) -> list[_Piece]:
 def _distractors(
     library: _Library, question: Question, chance: random.Random, options: BuildOptions
 ) -> list[_Piece]:
-    """Return pieces of other documents that contain none of the answers.
+    """Return pieces of other documents that do not contain an answer or a quote of the question's evidence.
 
     There are as many pieces as the options demand, if enough suitable documents are found.
     """

@@ -24,7 +24,7 @@ class ConversionError(LLMSandboxError, ValueError):
 
 
 def convert(path: Path) -> tuple[str, str]:
-    """Return the title and the text of a document. The title is empty if the document has none.
+    """Return the title and the text of a document. The title is empty if the document has no title.
 
     Raises:
         ConversionError: if the document is too large, encrypted or damaged.

@@ -129,7 +129,7 @@ _BORDERS = (
 def split_text(text: str, size: int) -> Iterator[str]:
     """Split a text into parts of at most `size` characters.
 
-    A part ends at the best border of its second half, so that parts are not much smaller than allowed.
+    A part ends at the best border in its second half, so that each part except the last has at least half this size.
     """
     if size < 2:
         raise ValueError(f"size must be at least 2, not {size}")

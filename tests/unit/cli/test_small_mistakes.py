@@ -189,7 +189,7 @@ def test_a_settings_file_of_windows_is_read(tmp_path: Path) -> None:
 def test_no_row_is_one_sentence(asked: list[str], rows: int, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["benchmark", "run", "math", "--data", "sample", "--model", "scripted/strawberry", *asked]
     assert main(words) == 2
-    said = f"{' '.join(asked)} selects no row: there are {rows}, and the first has the number 0.\n"
+    said = f"{' '.join(asked)} selects no row: there are {rows} rows, and the first row has the number 0.\n"
     assert capsys.readouterr().err == said
 
 

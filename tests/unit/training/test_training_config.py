@@ -39,7 +39,11 @@ def test_every_key_is_documented() -> None:
     keys = documented_keys()
     assert len({name for name, _, _ in keys}) == len(keys) > 50
     assert all(text for _, _, text in keys)
-    assert ("rollouts.per_row", "8", "rollouts of each row: the group whose mean is the baseline") in keys
+    assert (
+        "rollouts.per_row",
+        "8",
+        "rollouts of each row; the mean reward of the others is the baseline of each rollout",
+    ) in keys
 
 
 def test_changes_replace_keys() -> None:
