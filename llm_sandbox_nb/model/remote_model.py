@@ -53,7 +53,7 @@ from llm_sandbox_nb.model.served_context import served_context
 from llm_sandbox_nb.model.server_habits import ServerHabits
 from llm_sandbox_nb.model.server_lookup import Found, listed_text, look_up, name_there
 from llm_sandbox_nb.model.stream import Assembly, is_json
-from llm_sandbox_nb.model.transport import ModelRequest, Transport
+from llm_sandbox_nb.model.transport import ModelRequest, ModelTransport
 from llm_sandbox_nb.trajectory.events import Usage
 
 _MAX_STORED_REASONINGS = 4096
@@ -112,7 +112,7 @@ class RemoteModel:
         route = find_route(self.name, address, self._listed_name)
         return None if route is None or needs_responses(route, address, extra_body) else route
 
-    async def _transport(self, extra_body: Mapping[str, Any] = MappingProxyType({})) -> Transport:
+    async def _transport(self, extra_body: Mapping[str, Any] = MappingProxyType({})) -> ModelTransport:
         if route := self._direct_route(extra_body):
             return DirectTransport(route, self._access, self._habits)
         found = find_route(self.name, self._access.api_base, self._listed_name)

@@ -28,7 +28,7 @@ class ModelRequest:
     """Seconds without data after which the request fails."""
 
 
-class Transport(Protocol):
+class ModelTransport(Protocol):
     """Way to send requests to a model. Implementations are `DirectTransport` and `LiteLLMTransport`."""
 
     route: Route

@@ -216,7 +216,7 @@ def list_own(labels: Mapping[str, str] | None = None) -> list[OwnContainer]:
 def reap_orphans(*, grace: float = GRACE, clock: Callable[[], float] = time.monotonic) -> list[str]:
     """Remove the sandboxes of owners that have certainly ended. Return the ids of the removed containers.
 
-    A container that never started or has ended is removed at once. A running container ends by itself when its lease is
+    A container that never started or has ended is removed at once. A running container ends when its lease is
     over, and may be adopted before. So it is removed only after this process has seen it without a living owner for
     longer than its lease and `grace` together. Containers of other programs, of living owners, or of owners on other
     machines are not touched.

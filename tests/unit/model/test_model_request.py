@@ -12,7 +12,7 @@ from llm_sandbox_nb.model.message_form import MessageForm, clean_messages
 from llm_sandbox_nb.model.request import sampling
 from llm_sandbox_nb.model.route_choice import find_route
 from llm_sandbox_nb.model.server_habits import ServerHabits
-from llm_sandbox_nb.model.transport import Transport
+from llm_sandbox_nb.model.transport import ModelTransport
 
 SETTINGS = ModelSettings(
     temperature=0.7,
@@ -31,7 +31,7 @@ def _no_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def transport_of(name: str, address: str | None = None) -> Transport:
+def transport_of(name: str, address: str | None = None) -> ModelTransport:
     access = Access(address)
     if route := find_route(name, address):
         return DirectTransport(route, access, ServerHabits())
