@@ -22,7 +22,7 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory import step_line
 from llm_sandbox_nb.trajectory.calm_steps import CALM
 from llm_sandbox_nb.trajectory.events import EventBase
-from llm_sandbox_nb.trajectory.protection import ISOLATION_WORDS
+from llm_sandbox_nb.trajectory.protection import ISOLATION_WORDS, NOT_ISOLATED
 from llm_sandbox_nb.trajectory.state import (
     CHECK_LABELS,
     CHECKED,
@@ -170,6 +170,7 @@ def words() -> str:
         "thinking": step_line.THINKING,
         "waitingForCall": step_line.WAITING_FOR_CALL,
         "noReply": step_line.NO_REPLY,
+        "notIsolated": NOT_ISOLATED,
     }
     return "\n".join(
         [

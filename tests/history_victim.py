@@ -8,7 +8,7 @@ from pathlib import Path
 
 from history_help import keep
 
-from llm_sandbox_nb.sandbox.history.store import HistoryStore
+from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 
 
 def content(number: int) -> dict[str, bytes]:
@@ -20,7 +20,7 @@ def content(number: int) -> dict[str, bytes]:
 
 def keep_until_killed(folder: Path, limit: int, told: int) -> None:
     """Keep checkpoints, and now and then continue in another folder; numbers go to the descriptor `told`."""
-    store = HistoryStore(folder, limit=limit)
+    store = PackStore(folder, limit=limit)
     known = [one.id for one in store.checkpoints()]
     number = int(known[-1]) + 1 if known else 0
     parent = known[-1] if known else None

@@ -307,8 +307,10 @@ test('the table of what is dangerous', () => {
   }
   waiting('git push -f');
   within(place).getByText(/a rewind does not undo what it does elsewhere/);
-  waiting('rm -r x', { isolation: 'process' });
-  within(place).getByText('It deletes files. Not isolated: it runs on this machine.');
+  for (const protection of [{ isolation: 'process' }, { isolation: 'other', isolates: false }]) {
+    waiting('rm -r x', protection);
+    within(place).getByText('It deletes files. Not isolated: it runs on this machine.');
+  }
 });
 
 test('a command of a megabyte, made to keep the rules busy, is looked at in a moment', () => {

@@ -38,14 +38,17 @@ test('the count follows steps that come under a filter', () => {
 test('the protection of a resumed run is that of its new sandbox', () => {
   const view = show(1);
   const where = () => place.querySelector('.lsn-sandbox summary').textContent;
-  for (const [isolation, network, words] of [
-    ['docker', 'none', 'Docker, no network'],
-    ['process', 'open', 'No isolation, network: open']
+  for (const [isolation, network, words, kind, isolates] of [
+    ['docker', 'none', 'Docker, no network', 'plain'],
+    ['process', 'open', 'No isolation, network: open', 'bad'],
+    ['other', 'open', 'No isolation, network: open', 'bad', false],
+    ['stronger', 'none', 'stronger, no network', 'plain', true]
   ]) {
-    const protection = { isolation, network, protects: isolation };
+    const protection = { isolation, isolates, network, protects: isolation };
     view.add(event('sandbox.ready', { sandbox_id: isolation, protection, start_time: 0, root: '/testbed' }));
     view.flush();
     assert.equal(where(), words);
+    assert.equal(place.querySelector('.lsn-sandbox summary').dataset.kind, kind);
     assert.match(place.querySelector('.lsn-protection').textContent, new RegExp(`${isolation}$`));
   }
 });

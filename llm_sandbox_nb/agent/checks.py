@@ -30,8 +30,7 @@ from llm_sandbox_nb.formatting import format_duration, format_number
 from llm_sandbox_nb.plain_text import first_line
 from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
-from llm_sandbox_nb.sandbox.history.sandbox import CheckpointingSandbox
-from llm_sandbox_nb.sandbox.isolations import isolates
+from llm_sandbox_nb.sandbox.history.checkpointing_sandbox import CheckpointingSandbox
 from llm_sandbox_nb.sandbox.leftover_folders import TemporaryFolder
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import load_text
@@ -220,7 +219,7 @@ class ResultCheck:
         summary = first_line(str(ev.clean_text(found.verdict.summary)), _MAX_SUMMARY_LENGTH)
         found.verdict.summary, found.duration = summary, time.monotonic() - started
         found.time = time.time()
-        found.verdict.protected = isolates(box.protection.isolation)
+        found.verdict.protected = box.protection.isolates
         self.recorder.emit(found)
         return found
 
@@ -342,7 +341,7 @@ def verdict_of(name: str, value: Any) -> tuple[ev.Verdict, float | None, str]:
 
 def check_folder(box: Sandbox) -> str:
     """Return the folder for the files of a check, in the sandbox of the check."""
-    if isolates(box.protection.isolation):
+    if box.protection.isolates:
         return CHECK_FOLDER
     return posixpath.join(posixpath.dirname(box.directories.root), "check")
 

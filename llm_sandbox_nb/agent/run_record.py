@@ -20,7 +20,7 @@ from llm_sandbox_nb.formats.records import is_foreign, read_run, split_name
 from llm_sandbox_nb.model.contract import Model
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
-from llm_sandbox_nb.sandbox.history.sandbox import CheckpointingSandbox
+from llm_sandbox_nb.sandbox.history.checkpointing_sandbox import CheckpointingSandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.rules import doubts_of
 from llm_sandbox_nb.trajectory.journal import read_journal

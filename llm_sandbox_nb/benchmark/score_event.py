@@ -9,9 +9,9 @@ from llm_sandbox_nb.benchmark.results import Result
 from llm_sandbox_nb.benchmark.text_scorers import Score
 from llm_sandbox_nb.formatting import format_number
 from llm_sandbox_nb.plain_text import first_line
-from llm_sandbox_nb.sandbox.isolations import isolates
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal, read_journal
+from llm_sandbox_nb.trajectory.protection import is_isolated
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -44,7 +44,7 @@ def record_score(folder: Path, trajectory: Trajectory, scorer: str, score: Score
     verdict = ev.Verdict(
         outcome=outcome,
         summary=number or ": ".join(filter(None, [name, detail])),
-        protected=scorer != "swe" or isolates(protection.get("isolation")),
+        protected=scorer != "swe" or is_isolated(protection),
     )
     event = ev.Checked(
         parent=trajectory.head,

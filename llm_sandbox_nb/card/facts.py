@@ -12,8 +12,7 @@ from typing import Any
 from llm_sandbox_nb.card.text import escape
 from llm_sandbox_nb.formatting import clip, format_duration, format_short, format_spent, plural
 from llm_sandbox_nb.plain_text import first_line, plain
-from llm_sandbox_nb.sandbox.isolations import isolates
-from llm_sandbox_nb.trajectory.protection import protection_chip, protection_text
+from llm_sandbox_nb.trajectory.protection import is_isolated, protection_chip, protection_text
 from llm_sandbox_nb.trajectory.step_line import step_failed
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -78,6 +77,6 @@ def _protection_html(protection: dict[str, Any]) -> str:
     """Return a chip that unfolds to the protections of the sandbox and their gaps."""
     lines = [protection_text(protection), *(protection.get(key) for key in ("protects", "does_not_protect"))]
     body = "".join(f"<div>{escape(clip(str(line), 500))}</div>" for line in lines if line)
-    bad = "" if isolates(protection.get("isolation")) else " lsn-r"
+    bad = "" if is_isolated(protection) else " lsn-r"
     chip = f"<summary class='lsn-chip{bad}'>{escape(protection_chip(protection))}</summary>"
     return f"<details>{chip}{body}</details>"

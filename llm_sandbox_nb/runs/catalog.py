@@ -16,7 +16,7 @@ from typing import Any
 from llm_sandbox_nb.formatting import format_size, plural
 from llm_sandbox_nb.own_folder import open_file, status_below
 from llm_sandbox_nb.plain_text import first_line, plain
-from llm_sandbox_nb.sandbox.history.store import is_history_in_use
+from llm_sandbox_nb.sandbox.history.stores import is_history_in_use
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.rules import doubts_json, doubts_line, doubts_of
 from llm_sandbox_nb.trajectory.journal import MAX_LINE_BYTES, JournalError, read_journal

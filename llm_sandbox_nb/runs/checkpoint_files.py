@@ -21,9 +21,10 @@ from llm_sandbox_nb.own_folder import is_file, remove_file
 from llm_sandbox_nb.runs.rewind_points import files_after
 from llm_sandbox_nb.sandbox.contract import Changes, Directories
 from llm_sandbox_nb.sandbox.errors import HistoryError
+from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.diff import compare
 from llm_sandbox_nb.sandbox.history.manifest import FILE, Entry, moved, own_files
-from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history, reading_history
+from llm_sandbox_nb.sandbox.history.stores import is_history, reading_history
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.run_folder import FILES, HISTORY
@@ -106,7 +107,7 @@ class CheckpointFiles:
             return store.read(entry, limit)
 
     @contextmanager
-    def opened(self, checkpoint: str) -> Iterator[tuple[HistoryStore, Mapping[str, Entry]]]:
+    def opened(self, checkpoint: str) -> Iterator[tuple[CheckpointStore, Mapping[str, Entry]]]:
         """Open the history. Yield the store, and all entries at a checkpoint by their paths.
 
         Even for a run without a container, the paths are those in a container, which begin with the same folder.

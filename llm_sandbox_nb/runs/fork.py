@@ -20,7 +20,7 @@ from llm_sandbox_nb.runs.recorded_spec import sandbox_options
 from llm_sandbox_nb.runs.rewind import Destination
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
-from llm_sandbox_nb.sandbox.history.checkpointing import finish_anyway
+from llm_sandbox_nb.sandbox.history.sandbox_history import finish_anyway
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.run_folder import BLOBS, CHECK_FILES, FILES, HISTORY, JOURNAL
 from llm_sandbox_nb.trajectory.trajectory import Trajectory

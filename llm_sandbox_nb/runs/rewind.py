@@ -33,7 +33,7 @@ from llm_sandbox_nb.runs.event_loops import AwaitableResult
 from llm_sandbox_nb.runs.rewind_points import Before, before_calls, end_of_step, files_after
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange, Sandbox
 from llm_sandbox_nb.sandbox.history.diff import differing_paths
-from llm_sandbox_nb.sandbox.history.store import reading_history
+from llm_sandbox_nb.sandbox.history.stores import reading_history
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
 from llm_sandbox_nb.trajectory.mcp_calls import calls_not_undone

@@ -23,8 +23,8 @@ from llm_sandbox_nb.sandbox.contract import (
     TransferKind,
 )
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
-from llm_sandbox_nb.sandbox.history.checkpointing import SandboxHistory
-from llm_sandbox_nb.sandbox.history.sandbox import CheckpointingSandbox
+from llm_sandbox_nb.sandbox.history.checkpointing_sandbox import CheckpointingSandbox
+from llm_sandbox_nb.sandbox.history.sandbox_history import SandboxHistory
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
 from llm_sandbox_nb.sandbox.protocol.answers import (
     CommandOutput,

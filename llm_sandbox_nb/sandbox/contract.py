@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
+from llm_sandbox_nb.sandbox.isolations import isolates
+
 StreamName = Literal["stdout", "stderr"]
 TransferKind = Literal["file", "folder"]
 OutputCallback = Callable[[StreamName, bytes], None]
@@ -122,6 +124,11 @@ class Protection:
     """A sentence about the remaining risks."""
     disk_bytes: int | None = None
     files: int | None = None
+    isolates: bool = field(init=False)
+    """See `isolations.Isolation.isolates`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "isolates", isolates(self.isolation))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The registry of isolations: the properties that the package needs before it imports the module of an isolation.
 
 A new isolation needs a row in this registry, a module with the functions of `open.Implementation`, and descriptions for
-people in `trajectory/protection.py:ISOLATION_WORDS` and `agent/control/question.py:_PLACES`. This module imports no
-other module of the package, so that options, command lines and settings can import it quickly.
+people in `trajectory/protection.py:ISOLATION_WORDS`. This module imports no other module of the package, so that
+options, command lines and settings can import it quickly.
 """
 
 from __future__ import annotations

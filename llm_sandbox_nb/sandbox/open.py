@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Limits, ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
-from llm_sandbox_nb.sandbox.history.checkpointing import remove_stale
+from llm_sandbox_nb.sandbox.history.stores import remove_stale
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, automatic_isolations
 from llm_sandbox_nb.sandbox.leftover_folders import remove_temporary_folders
 from llm_sandbox_nb.sandbox.network.secrets import parse_secrets

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.plain_text import first_line, plain
 
+NOT_ISOLATED: Final = "No isolation"
 ISOLATION_WORDS: Final = {
     "docker": "Docker",
     "podman": "Podman",
     "bubblewrap": "bubblewrap",
-    "process": "No isolation",
+    "process": NOT_ISOLATED,
 }
 """Displayed names of the isolations. `labextension/src/generated/words.ts` has the same names for the browser."""
+
+
+def is_isolated(protection: Mapping[str, Any]) -> bool:
+    """Return True if commands could not change other files and processes of the machine.
+
+    Older journals do not record this. In these journals, only `process` does not isolate.
+    """
+    recorded = protection.get("isolates")
+    return recorded if isinstance(recorded, bool) else protection.get("isolation") != "process"
 
 
 def protection_chip(protection: dict[str, Any]) -> str:
     """Describe isolation and network in a few words."""
     isolation, network = str(protection.get("isolation") or ""), protection.get("network")
     reach = "no network" if network in ("none", "off") else f"network: {network}" if network else ""
-    words = [ISOLATION_WORDS.get(isolation, isolation), reach]
-    return first_line(plain(", ".join(filter(None, words))), 60)
+    place = ISOLATION_WORDS.get(isolation, isolation) if is_isolated(protection) else NOT_ISOLATED
+    return first_line(plain(", ".join(filter(None, (place, reach)))), 60)
 
 
 def protection_text(protection: dict[str, Any]) -> str:

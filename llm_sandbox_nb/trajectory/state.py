@@ -89,7 +89,7 @@ CHECK_LABELS: Final = {
 }
 """Heading of a check by its outcome."""
 UNPROTECTED: Final = (
-    "This check can be tampered with: the isolation process does not separate it from the model's programs."
+    "This check can be tampered with: its isolation does not separate it from the model's programs."
 )
 """Warning about a check that the model could have changed."""
 CHECKED_ENDS: Final = ("submitted", "answered")

@@ -46,7 +46,7 @@ def test_what_was_changed_decides(tmp_path: Path) -> None:
     everything, told = choose(tmp_path, 10**6)
     assert len(everything) == len(ROWS)
     assert "git cannot tell" in told
-    commit(tmp_path, "llm_sandbox_nb/sandbox/history/store.py")
+    commit(tmp_path, "llm_sandbox_nb/sandbox/history/pack_store.py")
     chosen, _ = choose(tmp_path, 10**6)
     assert "tests/unit/sandbox/test_store_kills.py" in chosen
     assert "tests/unit/project/test_packaging.py" not in chosen

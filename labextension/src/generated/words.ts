@@ -66,7 +66,7 @@ export const CHECK_LABELS: ReadonlyMap<string, string> = new Map<string, string>
 
 /** What is said of a check that the model could have changed. */
 export const UNPROTECTED =
-  "This check can be tampered with: the isolation process does not separate it from the model's programs.";
+  "This check can be tampered with: its isolation does not separate it from the model's programs.";
 
 /** Ends that are checked. */
 export const CHECKED_ENDS: ReadonlySet<string> = new Set<string>(['submitted', 'answered']);
@@ -127,7 +127,8 @@ export const DECIDED: ReadonlyMap<string, string> = new Map<string, string>([
 export const WORDS = {
   thinking: 'The model is thinking',
   waitingForCall: 'Waiting for a call',
-  noReply: 'No reply'
+  noReply: 'No reply',
+  notIsolated: 'No isolation'
 };
 
 /** Beginning of the model's name in a run that an outside agent drives. */

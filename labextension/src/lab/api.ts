@@ -9,6 +9,7 @@ export type { IFile };
 
 export interface IProtection {
   isolation: string;
+  isolates?: boolean;
   profile: string;
   user: string;
   capabilities: string[];

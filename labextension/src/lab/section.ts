@@ -4,7 +4,9 @@ import { PathExt } from '@jupyterlab/coreutils';
 
 import { visibleName } from '../artifacts/names';
 import { errorText, h, makeButton } from '../view/dom';
+import { isIsolated } from '../view/facts';
 import { formatSize } from '../formatting';
+import { ISOLATIONS } from '../generated/words';
 import { IFile, IProtection, ISandbox, IUsage, SandboxApi } from './api';
 import { FilesView } from './files';
 import { Graph } from './graph';
@@ -168,10 +170,12 @@ export class SandboxSection {
     if (!protection) {
       return trans('No sandbox yet');
     }
-    const names: Record<string, string> = { docker: 'Docker', process: trans('process, not isolated') };
+    const { isolation } = protection;
+    const known = ISOLATIONS.get(isolation) ?? isolation;
+    const place = isIsolated(protection) ? known : trans('%1, not isolated', isolation);
     const network = protection.network === 'none' ? trans('no network') : trans('network: %1', protection.network);
     const memory = this._memoryUsed === null ? '' : formatSize(this._memoryUsed);
-    return [names[protection.isolation] ?? protection.isolation, network, memory].filter(part => part).join(' · ');
+    return [place, network, memory].filter(part => part).join(' · ');
   }
 
   /** Show the number of files in the output folder. */

@@ -6,7 +6,9 @@ import { IMessage } from '../trajectory/conversation';
 import { dangersOf, IDanger, MAX_CHECKED_CHARACTERS } from './danger';
 import { errorText, h, makeButton, plainText } from './dom';
 import { ICallHeld } from '../generated/events';
+import { ISOLATIONS } from '../generated/words';
 import { ICall } from '../trajectory/fold';
+import { isIsolated } from './facts';
 import { IChangedSettings, IControls, IDecisions, IHost } from './host';
 import { MessagesView } from './messages';
 import { SettingsForm } from './settings-form';
@@ -176,21 +178,19 @@ export class PausePanel {
       return trans('Outside the sandbox; a rewind does not undo it.');
     }
     const effects = [...new Set(dangers.map(one => one.text))].join(' ');
-    const names: Record<string, string> = { docker: 'Docker', bubblewrap: 'bubblewrap' };
-    const isolation = String(protection.isolation ?? '');
-    const known = Object.hasOwn(names, isolation);
-    const place =
-      isolation === 'process'
-        ? trans('Not isolated: it runs on this machine')
-        : known && protection.network === 'none'
-          ? trans('%1 sandbox, no network', names[isolation])
-          : known
-            ? trans('%1 sandbox with network', names[isolation])
-            : '';
+    const name = ISOLATIONS.get(String(protection.isolation));
+    const isolated = isIsolated(protection);
+    const place = !isolated
+      ? trans('Not isolated: it runs on this machine')
+      : name && protection.network === 'none'
+        ? trans('%1 sandbox, no network', name)
+        : name
+          ? trans('%1 sandbox with network', name)
+          : '';
     const outside = dangers.some(one => one.outside);
     const rewind = outside
       ? trans('a rewind does not undo what it does elsewhere')
-      : kept && isolation !== 'process'
+      : kept && isolated
         ? trans('you can rewind afterwards')
         : '';
     const rest = [place, rewind].filter(part => part).join('; ');

@@ -3,7 +3,7 @@
 import { h, makeButton, plainText, setText } from './dom';
 import { IStep, Trajectory } from '../trajectory/fold';
 import { ISandboxReady } from '../generated/events';
-import { ISOLATIONS } from '../generated/words';
+import { ISOLATIONS, WORDS } from '../generated/words';
 import { formatDuration, formatShort, formatSize, formatSpent, plural } from '../formatting';
 import { IHost } from './host';
 import { stepFailed } from './step-line';
@@ -80,7 +80,7 @@ export class Facts {
     if (sandbox && sandbox !== this._shownSandbox) {
       this._shownSandbox = sandbox;
       setText(this._where, protectionLine(sandbox.protection, this._host));
-      this._where.dataset.kind = sandbox.protection.isolation === 'process' ? 'bad' : 'plain';
+      this._where.dataset.kind = isIsolated(sandbox.protection) ? 'plain' : 'bad';
       this._protection.replaceChildren(...protectionRows(sandbox.protection));
     }
     const first = this._firstError;
@@ -136,11 +136,16 @@ export class Facts {
   }
 }
 
+/** Return true if the isolation isolates. In older records, which do not tell, only `process` does not. */
+export function isIsolated({ isolates, isolation }: { isolates?: unknown; isolation?: unknown }): boolean {
+  return typeof isolates === 'boolean' ? isolates : isolation !== 'process';
+}
+
 /** Return the isolation and the network in a few words. */
 export function protectionLine(protection: Record<string, unknown>, host: IHost): string {
   const { trans } = host;
   const isolation = plainText(String(protection.isolation ?? ''));
-  const known = ISOLATIONS.get(isolation);
+  const known = isIsolated(protection) ? ISOLATIONS.get(isolation) : WORDS.notIsolated;
   const name = known ? trans(known) : isolation;
   const network = protection.network;
   const reach =

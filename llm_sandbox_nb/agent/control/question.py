@@ -7,6 +7,7 @@ import json
 from llm_sandbox_nb.agent.control.danger import dangers_of
 from llm_sandbox_nb.agent.control.decisions import Held
 from llm_sandbox_nb.agent.tools.toolbox import call_view, ends_run
+from llm_sandbox_nb.trajectory.protection import ISOLATION_WORDS, is_isolated
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 _REASONS = {
@@ -14,7 +15,6 @@ _REASONS = {
     "breakpoint": "A breakpoint stopped the run here.",
     "pause": "You paused the run.",
 }
-_PLACES = {"docker": "Docker", "bubblewrap": "bubblewrap"}
 
 
 def question(held: Held | None, trajectory: Trajectory | None = None) -> str:
@@ -63,19 +63,19 @@ def _place(held: Held, trajectory: Trajectory | None, outside: bool) -> str:
     if trajectory is None or trajectory.sandbox is None:
         return ""
     protection = trajectory.sandbox.protection
-    isolation = str(protection.get("isolation"))
-    if isolation == "process":
+    isolation, isolated = str(protection.get("isolation")), is_isolated(protection)
+    if not isolated:
         place = "Not isolated: it runs on this machine"
-    elif isolation in _PLACES:
+    elif isolation in ISOLATION_WORDS:
         kinds = {"none": "sandbox, no network", "allow": "sandbox with a list of allowed hosts"}
         network = kinds.get(str(protection.get("network")), "sandbox with network")
-        place = f"{_PLACES[isolation]} {network}"
+        place = f"{ISOLATION_WORDS[isolation]} {network}"
     else:
         place = ""
     rewind = ""
     if outside:
         rewind = "a rewind does not undo what it does elsewhere"
-    elif trajectory.files is not None and isolation != "process":
+    elif trajectory.files is not None and isolated:
         rewind = "you can rewind afterwards"
     rest = "; ".join(filter(None, (place, rewind)))
     return f"{rest[:1].upper()}{rest[1:]}." if rest else ""

@@ -256,6 +256,6 @@ class _NoTransport:
 
 
 def _protection(data: Mapping[str, Any]) -> Protection:
-    known = {field.name for field in fields(Protection)}
+    known = {field.name for field in fields(Protection) if field.init}
     values = {name: value for name, value in data.items() if name in known}
     return Protection(**{**values, "capabilities": tuple(values.get("capabilities", ()))})

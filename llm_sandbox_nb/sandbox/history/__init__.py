@@ -1,4 +1,5 @@
 """The history of a sandbox's files: checkpoints that can be read, compared and restored.
 
-`store.HistoryStore` stores the history outside of the sandbox: metadata in `index.py` (SQLite), content in `packs.py`.
+`checkpoint_store.CheckpointStore` is the contract of a store outside of the sandbox. `pack_store.PackStore` fulfils it:
+metadata in `index.py` (SQLite), content in `packs.py`.
 """

@@ -225,6 +225,10 @@ class PackWriter:
             self.size += size
         return digest
 
+    def length(self, digest: bytes) -> int | None:
+        place = self.places.get(digest)
+        return place[1] if place else None
+
     def finish(self) -> None:
         """Close the file, and rename the file to its final name. Raises HistoryNotWrittenError."""
         if self._file is not None:

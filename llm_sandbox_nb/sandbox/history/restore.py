@@ -23,15 +23,15 @@ from typing import Any
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.sandbox.contract import Restored
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
-from llm_sandbox_nb.sandbox.history.checkpointing import (
+from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
+from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
+from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Chunk, Entry, parents
+from llm_sandbox_nb.sandbox.history.sandbox_history import (
     SPARE_BYTES_OF_RESTORE,
     SandboxHistory,
     finish_anyway,
 )
-from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
-from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Chunk, Entry, parents
 from llm_sandbox_nb.sandbox.history.snapshot import HEAD
-from llm_sandbox_nb.sandbox.history.store import HistoryStore
 from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.channel import Deliver, ExecutorConnection
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
@@ -78,9 +78,9 @@ class _Restore:
         self._history = history
         self._connect = connect
         self._id = id
-        self._store: HistoryStore = history.store_with(id)
+        self._store = history.store_with(id)
         self._target = history.manifest(id)
-        in_another_folder = self._target is not self._store.manifest(id)
+        in_another_folder = self._target.keys() != self._store.manifest(id).keys()
         # In another folder, the saved shell state names folders of the history's earlier sandbox.
         self._shell = None if in_another_folder else self._store.shell(id)
         self._image = ImageFiles(self._store, connect_new)
@@ -347,7 +347,7 @@ class RestoreBody:
     def __init__(
         self,
         plan: Plan,
-        store: HistoryStore,
+        store: CheckpointStore,
         shell: bytes | None,
         deliver: Deliver | None = None,
         name: str = "",
@@ -422,7 +422,7 @@ class _Records:
     """Records of a plan, in order. `places` has the offset in the pack of each piece, by digest."""
 
     def __init__(
-        self, plan: Plan, store: HistoryStore, shell: bytes | None, places: dict[bytes, int]
+        self, plan: Plan, store: CheckpointStore, shell: bytes | None, places: dict[bytes, int]
     ) -> None:
         self._plan = plan
         self._store = store

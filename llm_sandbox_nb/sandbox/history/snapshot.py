@@ -11,9 +11,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from llm_sandbox_nb.sandbox.history.checkpoint_store import ContentWriter
 from llm_sandbox_nb.sandbox.history.entry_rows import MAX_CHUNK_BYTES, is_entry, path_problem
 from llm_sandbox_nb.sandbox.history.manifest import FILE, Entry, Manifest, parents
-from llm_sandbox_nb.sandbox.history.packs import PackWriter
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 HEAD = struct.Struct(">BI")
@@ -43,7 +43,7 @@ class SnapshotReader:
     """
 
     def __init__(
-        self, content: PackWriter, length: Callable[[bytes], int | None], limit: int, below: str = "/"
+        self, content: ContentWriter, length: Callable[[bytes], int | None], limit: int, below: str = "/"
     ) -> None:
         self.content = content
         self._length = length
@@ -151,8 +151,8 @@ class SnapshotReader:
         """Check that content is stored already or was sent in this stream."""
         for _, length, name in detail:
             digest = bytes.fromhex(str(name))
-            place = self.content.places.get(digest)
-            if (place[1] if place else self._length(digest)) != length:
+            sent = self.content.length(digest)
+            if (self._length(digest) if sent is None else sent) != length:
                 raise ProtocolError("it names content that it has not sent")
 
 

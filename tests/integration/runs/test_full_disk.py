@@ -20,7 +20,7 @@ from agent_scripts import SUBMIT, bash, script, turn
 from llm_sandbox_nb import Run, solve
 from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.cli import main
-from llm_sandbox_nb.sandbox.history import checkpointing, packs
+from llm_sandbox_nb.sandbox.history import packs, sandbox_history
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import read_journal
 
@@ -191,13 +191,13 @@ def test_a_rewind_names_the_step_before_whose_files_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[int] = []
-    room = checkpointing.room_for_content
+    room = sandbox_history.room_for_content
 
     def less_and_less(store: Any, spare: int) -> int:
         taken.append(spare)
         return room(store, spare if len(taken) < 3 else 2**62)
 
-    monkeypatch.setattr(checkpointing, "room_for_content", less_and_less)
+    monkeypatch.setattr(sandbox_history, "room_for_content", less_and_less)
     run = play(tmp_path, tmp_path / "runs", "process")
     assert isinstance(run, Run)
     with pytest.raises(InputError, match=r"step 2 are not kept .* files are kept is 1\."):

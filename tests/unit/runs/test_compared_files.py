@@ -10,7 +10,7 @@ from history_help import file_entry, keep
 from llm_sandbox_nb.runs.compare import compare_runs
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.sandbox.history.manifest import FOLDER, Entry
-from llm_sandbox_nb.sandbox.history.store import HistoryStore
+from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
 from llm_sandbox_nb.trajectory.run_folder import HISTORY
@@ -22,7 +22,7 @@ LONG = b"".join(bytes([number]) * 1024 for number in range(9))
 
 def run_of(folder: Path, files: dict[str, Entry], image: dict[str, Entry] | None = None) -> Run:
     """A run with these files at its end, whose history knows `image`."""
-    store = HistoryStore(folder / HISTORY)
+    store = PackStore(folder / HISTORY)
     keep(store, "k", {}, extra=OPENED | files)
     store.learn_image({path: (entry, False) for path, entry in (image or {}).items()}, store.writer())
     store.close()
@@ -67,7 +67,7 @@ def test_a_long_file_is_compared_to_its_end(tmp_path: Path) -> None:
 def test_what_others_only_wrote_anew_is_not_left_out(tmp_path: Path) -> None:
     before = {"/etc/same": file_entry(b"1", 1), "/etc/other": file_entry(b"1", 1)}
     run = run_of(tmp_path / "a", before)
-    store = HistoryStore(run.folder / HISTORY)
+    store = PackStore(run.folder / HISTORY)
     after = {"/etc/same": file_entry(b"1", 2), "/etc/other": file_entry(b"2", 2)}
     keep(store, "safety", {}, "k", extra=OPENED | after)
     store.close()

@@ -241,10 +241,10 @@ def test_a_run_that_begins_to_execute_after_the_plan_stays() -> None:
 
 
 def test_a_run_whose_sandbox_is_open_stays(capsys: pytest.CaptureFixture[str]) -> None:
-    from llm_sandbox_nb.sandbox.history.store import HistoryStore
+    from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 
     folder = make("20260101-120000-aaaa1111", days=40)
-    store = HistoryStore(folder / "history")
+    store = PackStore(folder / "history")
     assert "it is in use" in said(capsys, "--prune", "--keep", "0", "--yes")
     store.close()
     assert "Removed 1 of 1." in said(capsys, "--prune", "--keep", "0", "--yes")

@@ -9,8 +9,8 @@ import pytest
 from history_help import file_entry, file_row, folder_row, record
 from support import run
 
-from llm_sandbox_nb.sandbox.history import checkpointing
-from llm_sandbox_nb.sandbox.history.checkpointing import SandboxHistory
+from llm_sandbox_nb.sandbox.history import sandbox_history
+from llm_sandbox_nb.sandbox.history.sandbox_history import SandboxHistory
 from llm_sandbox_nb.sandbox.protocol.frames import Kind
 
 FILES = [f"/d/{number}" for number in range(100)]
@@ -39,7 +39,7 @@ def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *later: bytes) 
         history, executor = SandboxHistory("everything"), Executor(FIRST, *later)
         await history.keep(tmp_path / "history", None, None)
         taken = [await history.take(executor)]  # type: ignore[arg-type]
-        monkeypatch.setattr(checkpointing, "delta", None)
+        monkeypatch.setattr(sandbox_history, "delta", None)
         taken += [await history.take(executor) for _ in later]  # type: ignore[arg-type]
         return history, taken
 
@@ -49,7 +49,7 @@ def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *later: bytes) 
 def test_without_changes_the_entries_are_not_even_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpointing, "apply_delta", lambda before, changed: {**before, **changed})
+    monkeypatch.setattr(sandbox_history, "apply_delta", lambda before, changed: {**before, **changed})
     history, (first, second) = checkpoints(tmp_path, monkeypatch, b"")
     assert first == second
     assert history.entries is history.stored[1]

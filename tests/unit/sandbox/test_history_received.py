@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.entry_rows import is_kept_path, path_problem
+from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 from llm_sandbox_nb.sandbox.history.packs import is_pack_name
-from llm_sandbox_nb.sandbox.history.store import HistoryStore
 
 parts = st.sampled_from(
     [
@@ -57,19 +57,19 @@ def test_a_pack_has_a_name_of_its_own(name: object) -> None:
 
 
 def test_a_reader_sees_what_is_written_meanwhile_also_after_the_writer_opened_again(tmp_path: Path) -> None:
-    store = HistoryStore(tmp_path / "h")
+    store = PackStore(tmp_path / "h")
     keep(store, "a", {"/x": b"one"})
-    reader = HistoryStore(tmp_path / "h", readonly=True)
+    reader = PackStore(tmp_path / "h", readonly=True)
     assert [one.id for one in reader.checkpoints()] == ["a"]
     store.close()
-    store = HistoryStore(tmp_path / "h")
+    store = PackStore(tmp_path / "h")
     assert [one.id for one in reader.checkpoints()] == ["a"]
     keep(store, "b", {"/x": b"two"}, "a")
     assert files_at(reader, "b") == {"/x": b"two"}
     store.close()
     assert files_at(reader, "a") == {"/x": b"one"}
     reader.close()
-    again = HistoryStore(tmp_path / "h")
+    again = PackStore(tmp_path / "h")
     assert [one.id for one in again.checkpoints()] == ["a", "b"]
     assert files_at(again, "b") == {"/x": b"two"}
     again.close()
@@ -77,12 +77,12 @@ def test_a_reader_sees_what_is_written_meanwhile_also_after_the_writer_opened_ag
 
 def test_a_reader_that_was_open_takes_nothing_from_the_writer_when_it_closes(tmp_path: Path) -> None:
     """SQLite removes its log when the last connection closes: not that of a database that took the place."""
-    store = HistoryStore(tmp_path / "h")
+    store = PackStore(tmp_path / "h")
     keep(store, "a", {"/x": b"one"})
-    reader = HistoryStore(tmp_path / "h", readonly=True)
+    reader = PackStore(tmp_path / "h", readonly=True)
     assert len(reader.checkpoints()) == 1
     store.close()
-    store = HistoryStore(tmp_path / "h")
+    store = PackStore(tmp_path / "h")
     keep(store, "b", {"/x": b"two"}, "a")
     reader.close()
     keep(store, "c", {"/x": b"three"}, "b")
@@ -90,13 +90,13 @@ def test_a_reader_that_was_open_takes_nothing_from_the_writer_when_it_closes(tmp
     assert copy.execute("SELECT count(*) FROM checkpoints").fetchone() == (3,)
     copy.close()
     store.close()
-    store = HistoryStore(tmp_path / "h")
+    store = PackStore(tmp_path / "h")
     assert [one.id for one in store.checkpoints()] == ["a", "b", "c"]
     store.close()
 
 
 def test_content_of_another_process_is_checked_by_its_digest(tmp_path: Path) -> None:
-    store = HistoryStore(tmp_path / "h")
+    store = PackStore(tmp_path / "h")
     keep(store, "a", {"/x": b"precious"})
     store.close()
     (pack,) = (tmp_path / "h" / "packs").iterdir()
@@ -104,7 +104,7 @@ def test_content_of_another_process_is_checked_by_its_digest(tmp_path: Path) -> 
     sql = sqlite3.connect(tmp_path / "h" / "index.sqlite", isolation_level=None)
     sql.execute("UPDATE objects SET crc = ?", (zlib.crc32(b"forged!!"),))
     sql.close()
-    store = HistoryStore(tmp_path / "h", readonly=True)
+    store = PackStore(tmp_path / "h", readonly=True)
     with pytest.raises(HistoryError, match="has changed on disk"):
         files_at(store, "a")
     store.close()
@@ -112,7 +112,7 @@ def test_content_of_another_process_is_checked_by_its_digest(tmp_path: Path) -> 
 
 def test_an_index_is_whole_or_not_replaced(tmp_path: Path) -> None:
     """A process that was killed between making a fresh index and putting it in its place."""
-    store = HistoryStore(tmp_path / "h")
+    store = PackStore(tmp_path / "h")
     keep(store, "a", {"/x": b"one"})
     store.close()
     index = tmp_path / "h" / "index.sqlite"
@@ -121,7 +121,7 @@ def test_an_index_is_whole_or_not_replaced(tmp_path: Path) -> None:
     index.write_bytes(b"")
     index.with_name("index.sqlite-wal").write_bytes(b"of the index before")
     index.with_name("index.sqlite.1234.partial").write_bytes(b"half")
-    store = HistoryStore(tmp_path / "h")
+    store = PackStore(tmp_path / "h")
     assert files_at(store, "a") == {"/x": b"one"}
     store.close()
     assert sorted(path.name for path in (tmp_path / "h").iterdir()) == ["index.sqlite", "lock", "packs"]
@@ -175,7 +175,7 @@ def test_rows_that_this_program_writes_are_read(tmp_path: Path) -> None:
 
 def test_whoever_lists_checkpoints_does_not_wait_for_their_files(tmp_path: Path) -> None:
     make_spoiled(tmp_path / "h", "UPDATE entries SET checkpoint = 4711")
-    store = HistoryStore(tmp_path / "h", readonly=True)
+    store = PackStore(tmp_path / "h", readonly=True)
     assert [one.id for one in store.checkpoints()] == ["a"]
     assert store.size == len(b"one")
     with pytest.raises(HistoryError, match="a row of entries is invalid"):
@@ -186,7 +186,7 @@ def test_whoever_lists_checkpoints_does_not_wait_for_their_files(tmp_path: Path)
 
 def make_spoiled(folder: Path, statement: str) -> None:
     """A history of one file, and a statement that a stranger executed on its index."""
-    store = HistoryStore(folder)
+    store = PackStore(folder)
     keep(store, "a", {"/x": b"one"})
     store.close()
     sql = sqlite3.connect(folder / "index.sqlite", isolation_level=None)
@@ -195,7 +195,7 @@ def make_spoiled(folder: Path, statement: str) -> None:
 
 
 def read_all(folder: Path, *, readonly: bool) -> dict[str, bytes]:
-    store = HistoryStore(folder, readonly=readonly)
+    store = PackStore(folder, readonly=readonly)
     try:
         store.image_names("/")
         return files_at(store, "a")

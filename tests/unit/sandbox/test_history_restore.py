@@ -20,9 +20,9 @@ from support import examples
 from llm_sandbox_nb.sandbox.contract import Checkpoint
 from llm_sandbox_nb.sandbox.history import restore as sending
 from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest
+from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 from llm_sandbox_nb.sandbox.history.restore import Plan, RestoreBody, plan_restore
 from llm_sandbox_nb.sandbox.history.snapshot import HEAD
-from llm_sandbox_nb.sandbox.history.store import HistoryStore
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 MIB = 2**20
@@ -106,7 +106,7 @@ class Player:
         return entry
 
 
-def keep_all(store: HistoryStore, *contents: dict[str, bytes], piece: int = 1024) -> None:
+def keep_all(store: PackStore, *contents: dict[str, bytes], piece: int = 1024) -> None:
     writer = store.writer()
     for files in contents:
         for data in files.values():
@@ -115,14 +115,14 @@ def keep_all(store: HistoryStore, *contents: dict[str, bytes], piece: int = 1024
     store.commit(Checkpoint("all", None, 0.0), {}, None, writer)
 
 
-def body_of(plan: Plan, store: HistoryStore, shell: bytes | None = None) -> bytes:
+def body_of(plan: Plan, store: PackStore, shell: bytes | None = None) -> bytes:
     async def whole() -> bytes:
         return b"".join([piece async for piece in RestoreBody(plan, store, shell).pieces()])
 
     return asyncio.run(whole())
 
 
-def packed_body_of(plan: Plan, store: HistoryStore) -> tuple[bytes, bytes]:
+def packed_body_of(plan: Plan, store: PackStore) -> tuple[bytes, bytes]:
     packs: list[bytes] = []
 
     async def deliver(name: str, size: int, content: Iterator[bytes]) -> None:
@@ -185,7 +185,7 @@ def test_any_files_become_any_others(now: list, then: list) -> None:
     (current, contents), (target, wanted) = tree(now), tree(then)
     plan = plan_restore(current, target)
     with tempfile.TemporaryDirectory() as folder:
-        store = HistoryStore(Path(folder))
+        store = PackStore(Path(folder))
         keep_all(store, wanted)
         bodies = [(body_of(plan, store), b""), packed_body_of(plan, store)]
         store.close()
@@ -203,7 +203,7 @@ def test_any_files_become_any_others(now: list, then: list) -> None:
 
 def test_what_nobody_asked_for_is_no_word_about_the_pack(tmp_path: Path) -> None:
     async def test() -> None:
-        store = HistoryStore(tmp_path)
+        store = PackStore(tmp_path)
         for deliver, said in ((None, b"ready"), (mock.AsyncMock(), b"other")):
             with mock.patch.object(sending, "MIN_PACK_BYTES", 0):
                 body = RestoreBody(Plan(), store, None, deliver, "p")
@@ -220,7 +220,7 @@ def test_what_nobody_asked_for_is_no_word_about_the_pack(tmp_path: Path) -> None
 def test_records_are_sent_while_the_pack_is_delivered(tmp_path: Path) -> None:
     """The executor writes files while the rest of the pack is on its way."""
     contents = {"/a": b"a" * 700, "/b": b"b" * 700}
-    store = HistoryStore(tmp_path)
+    store = PackStore(tmp_path)
     keep_all(store, contents)
     plan = plan_restore({}, {"/": Entry("d"), **{path: file_entry(data) for path, data in contents.items()}})
 
@@ -258,7 +258,7 @@ def test_only_what_differs_is_touched() -> None:
 def test_of_a_large_file_only_changed_pieces_are_sent(tmp_path: Path) -> None:
     old = b"".join(bytes([number]) * MIB for number in range(1, 6))
     new = old[:MIB] + b"\xff" * MIB + old[2 * MIB : 4 * MIB] + b"end"
-    store = HistoryStore(tmp_path)
+    store = PackStore(tmp_path)
     keep_all(store, {"/f": new}, piece=MIB)
     current = {"/": Entry("d"), "/f": file_entry(old, piece=MIB)}
     wanted = file_entry(new, piece=MIB)
@@ -281,7 +281,7 @@ def test_content_that_was_not_kept_is_said_and_left() -> None:
 
 
 def test_the_shell_comes_last(tmp_path: Path) -> None:
-    store = HistoryStore(tmp_path)
+    store = PackStore(tmp_path)
     assert body_of(Plan(), store, b"state") == HEAD.pack(ord("S"), 5) + b"state"
     assert body_of(Plan(), store) == b""
     store.close()

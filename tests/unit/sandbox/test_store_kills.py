@@ -15,7 +15,8 @@ from history_victim import content, keep_until_killed
 from support import CAMPAIGN
 
 from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history
+from llm_sandbox_nb.sandbox.history.pack_store import PackStore
+from llm_sandbox_nb.sandbox.history.stores import is_history
 
 KILLS = 100
 LIMIT = 60_000
@@ -41,7 +42,7 @@ def run_and_kill(folder: Path, words: int, turns: int) -> list[str]:
     return told.decode().split("\n")[:-1]
 
 
-def check(store: HistoryStore, acknowledged: int) -> None:
+def check(store: PackStore, acknowledged: int) -> None:
     """All there is can be read and is right; of what was acknowledged only the oldest are missing, and told so."""
     left = [int(one.id) for one in store.checkpoints()]
     assert left == list(range(left[0], left[-1] + 1))
@@ -57,7 +58,7 @@ def check(store: HistoryStore, acknowledged: int) -> None:
 
 def keep_some(folder: Path, told: int) -> None:
     """Four checkpoints, with room for about two, and a copy of the history half-way."""
-    store = HistoryStore(folder / "h", limit=25_000)
+    store = PackStore(folder / "h", limit=25_000)
     for number in range(4):
         keep(store, str(number), content(number), str(number - 1) if number else None)
         os.write(told, b"%d\n" % number)
@@ -69,7 +70,7 @@ def keep_some(folder: Path, told: int) -> None:
 def test_killed_before_any_change_of_a_file_a_history_is_whole(tmp_path: Path) -> None:
     states = set()
     for folder, told in at_every_change(keep_some, tmp_path, every=1 if CAMPAIGN else 5):
-        store = HistoryStore(folder / "h")
+        store = PackStore(folder / "h")
         states.add((len(store.checkpoints()), store.dropped, len(told)))
         if store.checkpoints():
             check(store, max(map(int, told), default=0))
@@ -79,7 +80,7 @@ def test_killed_before_any_change_of_a_file_a_history_is_whole(tmp_path: Path) -
         assert sum(packs) == store.size, "what is half-made or half-removed is gone"
         store.close()
         if is_history(folder / "h-2"):
-            copy = HistoryStore(folder / "h-2")
+            copy = PackStore(folder / "h-2")
             check(copy, 1)
             copy.close()
     assert any(kept and number == kept + dropped - 1 for kept, dropped, number in states), (
@@ -95,14 +96,14 @@ def test_a_killed_process_leaves_a_whole_history(tmp_path: Path) -> None:
     for _ in range(KILLS):
         told = run_and_kill(folder, rng.randint(1, 4), rng.randrange(400_000))
         acknowledged = max([acknowledged, *map(int, told)])
-        store = HistoryStore(folder)
+        store = PackStore(folder)
         check(store, acknowledged)
         packs = {path.name for path in (folder / "packs").iterdir()}
         assert sum((folder / "packs" / name).stat().st_size for name in packs) == store.size
         store.close()
         for other in tmp_path.glob("h-*"):
             if is_history(other):
-                copy = HistoryStore(other)
+                copy = PackStore(other)
                 check(copy, int(other.name[2:]) - 1)
                 copy.close()
             shutil.rmtree(other)

@@ -14,11 +14,11 @@ from typing import Self, TypeVar
 
 from llm_sandbox_nb.sandbox.contract import Changes, FileEntry, Restored, Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
-from llm_sandbox_nb.sandbox.history.checkpointing import HistoryCopy, SandboxHistory
 from llm_sandbox_nb.sandbox.history.diff import compare, listing
 from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
 from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Entry, resolve
 from llm_sandbox_nb.sandbox.history.restore import restore
+from llm_sandbox_nb.sandbox.history.sandbox_history import HistoryCopy, SandboxHistory
 from llm_sandbox_nb.sandbox.protocol.channel import ExecutorConnection
 
 MAX_READ_BYTES = 1024**3

@@ -1,4 +1,4 @@
-"""A history on disk, which consists of an SQLite index and immutable packs of content.
+"""The usual store of checkpoints, which consists of an SQLite index and immutable packs of content.
 
 First the pack is completed, then a transaction of the index adds the checkpoint. So if the process is killed at any
 instant, the history stays readable and has every acknowledged checkpoint.
@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 from llm_sandbox_nb.own_folder import NotOwnFileError, check_folder, is_file, open_file
 from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
-from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError, OutputLimitExceededError
+from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError
+from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore, ContentWriter
 from llm_sandbox_nb.sandbox.history.index import Index, IndexReader, kept_entry, writable_index, write_copy
 from llm_sandbox_nb.sandbox.history.index_copy import INDEX
-from llm_sandbox_nb.sandbox.history.manifest import Chunk, Entry, digests
+from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest, digests
 from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackReader, PackWriter, SharedPieces, storing
 from llm_sandbox_nb.windows import try_lock
 
@@ -31,20 +30,8 @@ _SHARE_AFTER_DROPPING = 0.9
 """Maximum share of the limit in use after old checkpoints were dropped. So not every new checkpoint drops another."""
 
 
-def is_history(folder: Path) -> bool:
-    """Return True if a folder holds a history. Links are not followed."""
-    return is_file(folder.parent, f"{folder.name}/{INDEX}")
-
-
-class HistoryStore:
-    """Checkpoints in one folder. Several threads may use a store, but only one process at a time writes.
-
-    The folder may come from a stranger. So links are not followed, and the index is copied before it is used.
-
-    Raises:
-        HistoryError: if the folder is in use or holds other files, or if it holds no history and `readonly` is True.
-        HistoryNotWrittenError: if this machine's disk is full.
-    """
+class PackStore(CheckpointStore):
+    """See `CheckpointStore`. The index may be hostile, so it is copied before it is used."""
 
     def __init__(self, folder: Path, *, limit: int = HISTORY_LIMIT, readonly: bool = False) -> None:
         self.folder = folder
@@ -58,7 +45,7 @@ class HistoryStore:
         self._packs: PackFolder | None = None
         try:
             if readonly:
-                if not is_history(folder):
+                if not self.holds(folder):
                     raise HistoryError(
                         f"There is no history in {folder}; give the folder of a run that kept one."
                     )
@@ -80,6 +67,20 @@ class HistoryStore:
                     raise
             raise
         self._reader = PackReader(self._packs)
+
+    @staticmethod
+    def holds(folder: Path) -> bool:
+        return is_file(folder.parent, f"{folder.name}/{INDEX}")
+
+    @staticmethod
+    def is_in_use(folder: Path) -> bool:
+        try:
+            os.close(_lock_folder(folder, make=False))
+        except OSError:
+            return False
+        except HistoryError:
+            return True
+        return False
 
     def close(self) -> None:
         with self._mutex:
@@ -124,17 +125,14 @@ class HistoryStore:
     # -- reading -------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Return all checkpoints, oldest first."""
         with self._mutex:
             return self._overview.checkpoints()
 
     def checkpoint(self, id: str) -> Checkpoint:
-        """Return a checkpoint. Raises HistoryError if there is no such checkpoint."""
         with self._mutex:
             return self._overview.checkpoint(id)
 
-    def manifest(self, id: str) -> Mapping[str, Entry]:
-        """Return all entries at a checkpoint. Raises HistoryError if there is no such checkpoint."""
+    def manifest(self, id: str) -> Manifest:
         with self._mutex:
             self._index.number(id)
             if id not in self._manifests:
@@ -148,22 +146,15 @@ class HistoryStore:
             self._manifests.popitem(last=False)
 
     def shell(self, id: str) -> bytes | None:
-        """Return the opaque state of the shell at a checkpoint. Raises HistoryError if there is no such checkpoint."""
         with self._mutex:
             return self._overview.shell(id)
 
     def length(self, digest: bytes) -> int | None:
-        """Return the number of bytes of a piece of content. None if the piece is not stored."""
         with self._mutex:
             place = self._index.place(digest)
         return place[2] if place else None
 
     def content(self, digest: bytes) -> bytes:
-        """Return a piece of content.
-
-        Raises:
-            HistoryError: if the piece is not stored, or has changed on disk.
-        """
         return self._shared.get(digest, self._read_piece)
 
     def _read_piece(self, digest: bytes) -> bytes:
@@ -181,63 +172,21 @@ class HistoryStore:
         raise HistoryError("The content of this file was not kept.")
 
     def sharing(self) -> contextlib.AbstractContextManager[SharedPieces]:
-        """Return a context in which the forks of this history share pieces of content."""
         return self._shared
-
-    def read(self, entry: Entry, limit: int) -> bytes:
-        """Return the content of a file.
-
-        Raises:
-            HistoryError: if the content was not stored.
-            OutputLimitExceededError: if the file has more than `limit` bytes.
-        """
-        if entry.chunks is None:
-            raise HistoryError("The content of this file was not kept.")
-        if entry.size > limit:
-            raise OutputLimitExceededError(f"The file is larger than the limit of {limit} bytes.")
-        data = bytearray(entry.size)
-        for chunk in entry.chunks:
-            data[chunk.offset : chunk.offset + chunk.length] = self.piece(chunk)
-        return bytes(data)
-
-    def piece(self, chunk: Chunk) -> bytes:
-        """Return a piece of a file. Raises HistoryError if the piece is not stored or has another length."""
-        data = self.content(chunk.digest)
-        if len(data) != chunk.length:
-            raise HistoryError(
-                f"The history in {self.folder} is damaged: a piece of a file has another length."
-            )
-        return data
-
-    def write(self, entry: Entry, file: BinaryIO) -> None:
-        """Write the content of a file, with its holes, into an empty file.
-
-        Raises:
-            HistoryError: if the content was not stored.
-        """
-        if entry.chunks is None:
-            raise HistoryError("The content of this file was not kept.")
-        for chunk in entry.chunks:
-            file.seek(chunk.offset)
-            file.write(self.piece(chunk))
-        file.truncate(entry.size)
 
     @property
     def size(self) -> int:
-        """Bytes of content on disk."""
         with self._mutex:
             return sum(self._overview.packs().values())
 
     @property
     def dropped(self) -> int:
-        """Number of checkpoints that were dropped to stay within the limit."""
         with self._mutex:
             return int(self._overview.sql.execute("SELECT count(*) FROM dropped").fetchone()[0])
 
     # -- writing -------------------------------------------------------------------------------------------
 
     def writer(self) -> PackWriter:
-        """Return a writer for the content of a new checkpoint."""
         return PackWriter(self._pack_folder)
 
     def commit(
@@ -245,20 +194,11 @@ class HistoryStore:
         checkpoint: Checkpoint,
         changed: Mapping[str, Entry | None],
         shell: bytes | None,
-        content: PackWriter,
+        content: ContentWriter,
         pinned: Iterable[str] = (),
         manifest: dict[str, Entry] | None = None,
     ) -> None:
-        """Store a checkpoint. Then drop the oldest checkpoints, except `pinned`, while the limit is exceeded.
-
-        Args:
-            changed: the differences from the entries of the checkpoint's parent, as from `manifest.delta`.
-            manifest: all entries, which are kept in memory and must not be modified any more.
-
-        Raises:
-            HistoryError: if the parent is missing.
-            HistoryNotWrittenError: if this machine's disk is full. In this case, nothing was stored.
-        """
+        assert isinstance(content, PackWriter)
         with self._mutex:
             try:
                 content.finish()
@@ -290,8 +230,8 @@ class HistoryStore:
         with self._mutex:
             return self._index.image_names(folder)
 
-    def learn_image(self, entries: Mapping[str, tuple[Entry | None, bool]], content: PackWriter) -> None:
-        """Store entries of the image and their content. Raises HistoryNotWrittenError."""
+    def learn_image(self, entries: Mapping[str, tuple[Entry | None, bool]], content: ContentWriter) -> None:
+        assert isinstance(content, PackWriter)
         with self._mutex:
             try:
                 content.finish()
@@ -305,13 +245,8 @@ class HistoryStore:
     # -- copies --------------------------------------------------------------------------------------------
 
     def continue_in(self, folder: Path) -> None:
-        """Make a copy of this history in `folder`. The copy shares the content by hard links.
-
-        Raises:
-            HistoryError: if the folder holds a history already.
-            HistoryNotWrittenError: if this machine's disk is full.
-        """
-        if is_history(folder):
+        """See `CheckpointStore.continue_in`. The copy shares the content by hard links."""
+        if self.holds(folder):
             raise HistoryError(f"{folder} holds a history already; give another folder.")
         with storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -329,22 +264,14 @@ class HistoryStore:
             finally:
                 packs.close()
 
-    def continued_in(self, folder: Path) -> HistoryStore:
-        """Call `continue_in` and open the copy. Raises like `continue_in`."""
+    def continued_in(self, folder: Path) -> PackStore:
         self.continue_in(folder)
-        store = HistoryStore(folder, limit=self.limit)
+        store = PackStore(folder, limit=self.limit)
         with self._mutex:
             store._manifests.update(self._manifests)
             store._reader.written.update(self._reader.written)
         store._shared = self._shared
         return store
-
-
-@contextlib.contextmanager
-def reading_history(folder: Path) -> Iterator[HistoryStore]:
-    """Return a context with the history in `folder`, open for reading. Raises HistoryError."""
-    with contextlib.closing(HistoryStore(folder, readonly=True)) as store:
-        yield store
 
 
 def _lock_folder(folder: Path, *, make: bool = True) -> int:
@@ -358,22 +285,6 @@ def _lock_folder(folder: Path, *, make: bool = True) -> int:
     raise HistoryError(
         f"The history in {folder} is in use by another sandbox; close that one, or give another folder."
     )
-
-
-def is_history_in_use(folder: Path) -> bool:
-    """Return True if a sandbox is writing the history in `folder`."""
-    try:
-        os.close(_lock_folder(folder, make=False))
-    except OSError:
-        return False
-    except HistoryError:
-        return True
-    return False
-
-
-def remove_history(folder: Path) -> None:
-    """Remove a history and its folder."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 # -- the size limit: the oldest checkpoints are dropped first ----------------------------------------------------

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass
@@ -17,27 +15,27 @@ from typing import Any, TypeVar
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError
+from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.diff import differing_paths
 from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
 from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest, apply_delta, delta, moved
-from llm_sandbox_nb.sandbox.history.packs import PackWriter, storing
 from llm_sandbox_nb.sandbox.history.snapshot import (
     MAX_ENTRIES,
     SnapshotReader,
     scanned_roots,
     snapshot_changes,
 )
-from llm_sandbox_nb.sandbox.history.store import (
-    HistoryStore,
+from llm_sandbox_nb.sandbox.history.stores import (
     is_history,
-    is_history_in_use,
+    open_store,
     reading_history,
     remove_history,
+    remove_stale,
+    temporary_folder,
 )
 from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.channel import ExecutorConnection
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
-from llm_sandbox_nb.windows import is_windows
 
 CHECKPOINT_TIMEOUT = 180.0
 SCAN_SECONDS = 120.0
@@ -46,7 +44,6 @@ SPARE_BYTES = 256 * 1024 * 1024
 """Bytes that a checkpoint leaves free on this machine's disk."""
 SPARE_BYTES_OF_RESTORE = 16 * 1024 * 1024
 """Bytes that the checkpoint before a restore leaves free. They are few, because a user has asked for the restore."""
-_PREFIX = "llm-sandbox-history-"
 _T = TypeVar("_T")
 
 
@@ -61,7 +58,7 @@ class SandboxHistory:
     def __init__(self, scope: str, below: str = "/") -> None:
         self.scope = scope
         self.lock = asyncio.Lock()
-        self.store: HistoryStore | None = None
+        self.store: CheckpointStore | None = None
         self.head: str | None = None
         """Id of the checkpoint to which the sandbox's files were equal at the last scan."""
         self.last_scan: str | None = None
@@ -108,7 +105,7 @@ class SandboxHistory:
     def checkpoint(self, id: str) -> Checkpoint:
         return self.store_with(id).checkpoint(id)
 
-    def store_with(self, id: str) -> HistoryStore:
+    def store_with(self, id: str) -> CheckpointStore:
         """Return the store in which to read checkpoint `id`. Raises HistoryError if no checkpoint was taken yet."""
         if self.store is None:
             raise HistoryError(f"This sandbox has no checkpoint {id!r}: no checkpoint was taken yet.")
@@ -145,7 +142,7 @@ class SandboxHistory:
             return
         if not is_history(folder):
             self._continue(folder, continue_from)
-        store = HistoryStore(folder, limit=self._limit)
+        store = open_store(folder, limit=self._limit)
         self._close_store()
         self.store, self._temporary = store, False
         if self.head is not None and self.head not in {checkpoint.id for checkpoint in store.checkpoints()}:
@@ -167,12 +164,10 @@ class SandboxHistory:
         """Make the next scan report all files."""
         self.head, self.last_scan, self.entries, self.shell = None, None, {}, None
 
-    def _open(self) -> HistoryStore:
+    def _open(self) -> CheckpointStore:
         if self.store is None:
             remove_stale()
-            with storing(Path(tempfile.gettempdir())):
-                folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            self.store, self._temporary = HistoryStore(folder, limit=self._limit), True
+            self.store, self._temporary = open_store(temporary_folder(), limit=self._limit), True
         return self.store
 
     def continue_with(self, copy: HistoryCopy) -> None:
@@ -253,13 +248,13 @@ class SandboxHistory:
 class HistoryCopy:
     """Copy of a history, for a new sandbox that continues the history."""
 
-    store: HistoryStore
+    store: CheckpointStore
     temporary: bool
 
     @classmethod
-    def of(cls, source: HistoryStore, folder: Path | None) -> HistoryCopy:
+    def of(cls, source: CheckpointStore, folder: Path | None) -> HistoryCopy:
         """Copy a history into `folder`, or into a temporary folder if None. Raises HistoryError."""
-        target = Path(tempfile.mkdtemp(prefix=_PREFIX)) if folder is None else folder.absolute()
+        target = temporary_folder() if folder is None else folder.absolute()
         return cls(source.continued_in(target), folder is None)
 
     def discard(self) -> None:
@@ -269,7 +264,7 @@ class HistoryCopy:
             remove_history(self.store.folder)
 
 
-def room_for_content(store: HistoryStore, spare: int) -> int:
+def room_for_content(store: CheckpointStore, spare: int) -> int:
     """Return the maximum bytes of content for one checkpoint.
 
     Raises:
@@ -287,9 +282,9 @@ def room_for_content(store: HistoryStore, spare: int) -> int:
 class PendingCheckpoint:
     """Scan of the files that becomes a checkpoint if anything has changed."""
 
-    def __init__(self, history: SandboxHistory, store: HistoryStore, room: int) -> None:
+    def __init__(self, history: SandboxHistory, store: CheckpointStore, room: int) -> None:
         self.id = secrets.token_hex(8)
-        self.content: PackWriter = store.writer()
+        self.content = store.writer()
         self.reader = SnapshotReader(self.content, store.length, room, history.below)
         self._history = history
         self._store = store
@@ -397,17 +392,3 @@ async def finish_anyway(work: Awaitable[_T]) -> _T:
     except asyncio.CancelledError:
         await asyncio.wait({task})
         raise
-
-
-def remove_stale() -> None:
-    """Remove temporary histories of this user whose process was killed."""
-    if is_windows():
-        return
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        try:
-            info = folder.lstat()
-            if info.st_uid != os.getuid() or time.time() - info.st_mtime < 60 or is_history_in_use(folder):
-                continue
-        except OSError:
-            continue
-        remove_history(folder)

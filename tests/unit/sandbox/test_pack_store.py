@@ -1,0 +1,123 @@
+"""What only `PackStore` promises: damage is found, and content is shared on disk and between forks. The rest is in
+test_checkpoint_store.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from history_help import ROOT, file_entry, files_at, keep
+
+from llm_sandbox_nb.sandbox.errors import HistoryError
+from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
+from llm_sandbox_nb.sandbox.history.manifest import Entry
+from llm_sandbox_nb.sandbox.history.pack_store import PackStore
+from llm_sandbox_nb.sandbox.history.packs import PackReader
+from llm_sandbox_nb.sandbox.history.sandbox_history import SandboxHistory
+
+
+def test_another_database_is_no_history(tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "index.sqlite").write_text("this is no database, but long enough to look at" * 40)
+    with pytest.raises(HistoryError, match="not the index of a history"):
+        PackStore(tmp_path / "bad")
+
+
+def test_packs_have_the_content_that_is_used_and_no_more(tmp_path: Path) -> None:
+    store = PackStore(tmp_path, limit=100_000)
+    for number in range(12):
+        keep(store, f"c{number}", {"/x": os.urandom(20_000)}, f"c{number - 1}" if number else None)
+    assert store.dropped
+    assert sum(path.stat().st_size for path in (tmp_path / "packs").iterdir()) == store.size
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("dropped", "said"),
+    [
+        (0, ""),
+        (1, "The oldest checkpoint was dropped to keep the history within 4.0 GB; the steps before"),
+        (2, "The 2 oldest checkpoints were dropped to keep the history within 4.0 GB; the steps before"),
+    ],
+)
+def test_a_person_reads_how_many_were_dropped(dropped: int, said: str) -> None:
+    history = SandboxHistory("all files")
+    assert history.notice == ""
+    history.store = cast(CheckpointStore, SimpleNamespace(dropped=dropped))
+    assert history.notice.startswith(said)
+    assert bool(history.notice) == bool(dropped)
+
+
+def test_damage_is_found(tmp_path: Path) -> None:
+    store = PackStore(tmp_path)
+    keep(store, "a", {"/x": b"precious"})
+    (pack,) = (tmp_path / "packs").iterdir()
+    pack.write_bytes(b"forged!!")
+    with pytest.raises(HistoryError, match="has changed on disk"):
+        files_at(store, "a")
+    pack.unlink()
+    store.close()
+    store = PackStore(tmp_path)
+    with pytest.raises(HistoryError, match="is missing"):
+        files_at(store, "a")
+    store.close()
+
+
+def test_another_history_goes_on_without_a_second_copy(tmp_path: Path) -> None:
+    store = PackStore(tmp_path / "one")
+    data = os.urandom(50_000)
+    keep(store, "a", {"/x": data})
+    store.continue_in(tmp_path / "two")
+    (pack,) = (tmp_path / "one" / "packs").iterdir()
+    assert (tmp_path / "two" / "packs" / pack.name).stat().st_ino == pack.stat().st_ino
+    store.close()
+
+
+def test_entries_survive_the_index() -> None:
+    entries = [
+        file_entry(os.urandom(5000)),
+        Entry("l", 0o777, 1, 2, -5, target="../ü\udcff\n"),
+        Entry("c", 0o600, device=(1, 3)),
+        Entry("d", 0o1777, base=True),
+        Entry("f", 0o644, size=7, chunks=None, group="/first"),
+        Entry("f", 0o644, chunks=(), xattrs='{"user.x":"YQ=="}'),
+        Entry("p"),
+    ]
+    assert [Entry.of_row(*json.loads(entry.encode())) for entry in entries] == entries
+    assert ROOT["/"] == Entry.of_row(*json.loads(ROOT["/"].encode()))
+
+
+def test_forks_at_once_read_each_piece_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork alone keeps nothing in memory; the last of several forks frees everything."""
+    store = PackStore(tmp_path / "first")
+    keep(store, "a", {"/x": b"one", "/y": b"two"})
+    copies = [store.continued_in(tmp_path / f"copy{number}") for number in range(3)]
+    reads: list[bytes] = []
+    read = PackReader.read
+
+    def noted(self: PackReader, digest: bytes, *place: Any) -> bytes:
+        reads.append(digest)
+        return read(self, digest, *place)
+
+    monkeypatch.setattr(PackReader, "read", noted)
+
+    def counted(*stores: PackStore) -> int:
+        reads.clear()
+        with contextlib.ExitStack() as using:
+            for one in stores:
+                using.enter_context(one.sharing())
+            for one in stores:
+                assert files_at(one, "a") == {"/x": b"one", "/y": b"two"}
+        return len(reads)
+
+    assert counted(copies[0]) == 2
+    assert counted(*copies) == 2
+    assert counted(copies[0]) == counted(copies[0]) == 2
+    for one in (*copies, store):
+        one.close()
