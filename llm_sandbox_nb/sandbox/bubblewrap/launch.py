@@ -281,7 +281,7 @@ import resource
 for limit, value in %r.items():
     resource.setrlimit(limit, (value, value))
 """
-"""Step that sets limits. Limits that are set outside would have no effect inside."""
+"""Step that sets limits inside. Outside, RLIMIT_NPROC counts all processes of the user, so bubblewrap would not start."""
 _KEEP_SOCKET = f"""
 import os
 try:

@@ -42,21 +42,6 @@ class AttachedReader:
         """The last bytes that the program has written to stderr, as text."""
         return self._stderr.decode("utf-8", "replace").strip()
 
-    async def readexactly(self, size: int) -> bytes:
-        """Read exactly `size` bytes.
-
-        Raises:
-            asyncio.IncompleteReadError: if the stream ends earlier.
-        """
-        while len(self._ready) < size:
-            piece = await self._piece()
-            self._ready += piece
-            if not piece:
-                rest = bytes(self._ready)
-                self._ready.clear()
-                raise asyncio.IncompleteReadError(rest, size)
-        return self._take(size)
-
     async def read(self, size: int = 65536) -> bytes:
         """Read at least one byte and at most `size` bytes. Return `b""` at the end of the stream."""
         if not self._ready:
@@ -64,9 +49,6 @@ class AttachedReader:
             if len(piece) <= size:
                 return piece
             self._ready += piece
-        return self._take(size)
-
-    def _take(self, size: int) -> bytes:
         taken = bytes(memoryview(self._ready)[:size])
         del self._ready[:size]
         return taken
