@@ -13,7 +13,7 @@ import struct
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from llm_sandbox_nb.sandbox.docker.engine import Endpoint, one_line
+from llm_sandbox_nb.sandbox.docker.engine import Endpoint, no_engine
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
 
 if TYPE_CHECKING:
@@ -105,10 +105,7 @@ async def _connected(
                 writer.close()
                 raise
     except (OSError, ssl.SSLError, asyncio.IncompleteReadError, TimeoutError) as error:
-        raise IsolationUnavailableError(
-            f"No Docker engine answers at {endpoint.url}: start it, or set DOCKER_HOST to an engine that runs "
-            f"({one_line(error)})."
-        ) from error
+        raise no_engine(endpoint.url, error) from error
     return AttachedReader(reader), writer
 
 
