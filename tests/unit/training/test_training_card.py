@@ -42,7 +42,7 @@ def test_plots_and_rollouts_with_links_to_their_records(record: TrainingRecord) 
     assert page.count("<svg ") == 5
     assert 'aria-label="Reward: mean 0.50"' in page
     assert "2 of 4 steps, 32 rollouts each" in page
-    links = re.findall(r"<a href='([^']+)'>", page)
+    links = re.findall(r"<a class='lsn-record' href='([^']+)'>", page)
     assert links == [f"run/rollouts/step-0002/{place:04d}/run/journal.jsonl" for place in range(3)]
     assert "+0.500" in page
     assert "none" in page
