@@ -15,6 +15,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from llm_sandbox_nb.errors import LLMSandboxError
 
+PROVIDERS = ("anthropic", "deepseek", "gemini", "groq", "mistral", "openai", "openrouter", "xai")
+"""Well-known providers, all of which need a key. See `key_variable`."""
 HIDDEN = "(key)"
 """Text that replaces a key."""
 _MIN_KEY_CHARACTERS = 8
@@ -32,6 +34,11 @@ _known: set[str] = set()
 
 class KeyTextError(LLMSandboxError, ValueError):
     """Error for an empty or invalid key. The message names the source of the key, never the key."""
+
+
+def key_variable(provider: str) -> str:
+    """Return the name of the environment variable with a provider's key."""
+    return f"{provider.upper()}_API_KEY"
 
 
 def clean_key(key: str, source: str) -> str:

@@ -143,10 +143,8 @@ def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str
     values = _values(flags, environment)
     if not values["model"]:
         raise UsageError("There is no model: name one with --model (for example openai/gpt-5) or $LLM_NAME.")
-    values["judge_api_key"] = values["api_key"]
+    values["judge_api_key"] = _judge_key(values, flags, environment)
     if not (flags.get("api_key") or flags.get("api_key_env")):
-        judge, judge_base = values["judge_model"] or "", values["judge_base_url"] or values["api_base"]
-        values["judge_api_key"] = typed_key_of(judge, judge_base) or values["api_key"]
         values["api_key"] = typed_key_of(values["model"], values["api_base"]) or values["api_key"]
     try:
         return _prepared_from(names, flags, values)
@@ -164,12 +162,14 @@ def prepare_scoring(out: Path, flags: Mapping[str, Any], environment: Mapping[st
 
     values = _values(flags, environment)
     try:
-        return _prepared_to_score(out.expanduser(), flags, values)
+        return _prepared_to_score(out.expanduser(), flags, environment, values)
     except (ValueError, OSError, ModelError) as error:
         raise UsageError(str(error)) from error
 
 
-def _prepared_to_score(out: Path, flags: Mapping[str, Any], values: dict[str, Any]) -> Prepared:
+def _prepared_to_score(
+    out: Path, flags: Mapping[str, Any], environment: Mapping[str, str], values: dict[str, Any]
+) -> Prepared:
     from llm_sandbox_nb.benchmark.attempt import HowToAsk
     from llm_sandbox_nb.benchmark.data import load_rows
     from llm_sandbox_nb.benchmark.digests import check_questions
@@ -192,10 +192,7 @@ def _prepared_to_score(out: Path, flags: Mapping[str, Any], values: dict[str, An
             f"{out} has no plan of tasks and results: give the --out folder of `benchmark run`."
         )
     values["judge_model"] = values["judge_model"] or read_config(out).get("judge_model")
-    values["judge_api_key"] = values["api_key"]
-    if not (flags.get("api_key") or flags.get("api_key_env")):
-        base = values["judge_base_url"] or values["api_base"]
-        values["judge_api_key"] = typed_key_of(values["judge_model"] or "", base) or values["api_key"]
+    values["judge_api_key"] = _judge_key(values, flags, environment)
     known = {}
     for cell in plan:
         if cell.task not in known:
@@ -244,6 +241,21 @@ def _values(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
     # Limits in a settings file are for single runs. A benchmark uses the task's limits, unless a flag replaces them.
     values |= {option.name: option.default for option in LIMIT_OPTIONS if flags.get(option.name) is None}
     return values | {option.name: _value(option, flags, environment) for option in BENCHMARK_OPTIONS}
+
+
+def _judge_key(
+    values: Mapping[str, Any], flags: Mapping[str, Any], environment: Mapping[str, str]
+) -> str | None:
+    """Return the judge's key, from the sources of a model's key. The provider is the judge's, not the model's."""
+    judge = values["judge_model"]
+    if not judge:
+        return None
+    if not (flags.get("api_key") or flags.get("api_key_env")) and (
+        typed := typed_key_of(judge, values["judge_base_url"] or values["api_base"])
+    ):
+        return typed
+    key: str | None = _values({**flags, "model": judge}, environment)["api_key"]
+    return key
 
 
 def unscored_keys(made: Prepared) -> set[Key]:

@@ -7,6 +7,7 @@ Answers that another scorer has scored are scored again.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import hashlib
@@ -70,10 +71,23 @@ def code_of(scorer: str, folder: Path | None = None) -> str:
 @functools.cache
 def _own_scorers() -> str:
     """Return the digest of this package's scorers and of the versions of the packages that they use."""
-    files = sorted(path for path in Path(__file__).parent.iterdir() if path.suffix in (".py", ".yaml"))
-    return digest(
-        [(file.name, _file_digest(file)) for file in files], [_version(name) for name in _SCORING_PACKAGES]
-    )
+    folder = Path(__file__).parent
+    code = [(file.name, _code_without_texts(file)) for file in sorted(folder.glob("*.py"))]
+    tables = [(file.name, _file_digest(file)) for file in sorted(folder.glob("*.yaml"))]
+    return digest(code, tables, [_version(name) for name in _SCORING_PACKAGES])
+
+
+def _code_without_texts(path: Path) -> str:
+    """Return a form of a Python file that comments, docstrings and line breaks do not change."""
+    tree = ast.parse(path.read_bytes())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [
+                part
+                for part in node.body
+                if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
+            ]
+    return ast.dump(tree)
 
 
 def _file_digest(path: Path) -> str:

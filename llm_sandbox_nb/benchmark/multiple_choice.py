@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 
 from llm_sandbox_nb.benchmark.answer_words import ANSWER_INTRODUCTION, ANSWER_SUFFIX, NEGATION, OTHER_SCRIPT
-from llm_sandbox_nb.benchmark.normalisation import boxes, is_corrected, normalised
+from llm_sandbox_nb.benchmark.normalisation import RETRACTION, boxes, last_correction, normalised
 
 _TAG = re.compile(
     r"<(?:(?:final_)?answer|choice)>([^<]{0,2000})</(?:(?:final_)?answer|choice)>?", re.IGNORECASE
@@ -26,11 +26,7 @@ _SUPPOSED = re.compile(
     r"|(?:tempting|unclear|not\s+sure|doubt|thought|according|neither|nor|both|statement|student|deny|(?:don['’]t|not)\s+think)\b)",
     re.IGNORECASE,
 )
-_RETRACTED = re.compile(
-    r"(?<![^\W_])(?:no,|wait\b|actually\b|scratch\s+that|correction\b|on\s+second\s+thought|i\s+was\s+wrong"
-    r"|that(?:['’]s|\s+is)\s+(?:wrong|incorrect|not\s+right))",
-    re.IGNORECASE,
-)
+_RETRACTED = re.compile(rf"(?<![^\W_]){RETRACTION}", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?;:](?=\s|\Z)|\n")
 _LOOKBACK_CHARACTERS = 200
 """Maximum number of characters before a match in which the beginning of the sentence is searched."""
@@ -169,7 +165,7 @@ def find_letter(text: str, options: int = 10) -> str | None:
 
 def _again(text: str) -> str | None:
     """Return the letter after a correction, as in "B. Wait, no: it is C"."""
-    correction = is_corrected(text, 0)
+    correction = last_correction(text, 0)
     if correction is None:
         return None
     rest = re.sub(

@@ -47,9 +47,13 @@ _MARKS = str.maketrans(
 _EN_DASH = re.compile(r"–(?=\s*[\d.√π\\($€£]|\S)|(?<=\S)–")
 _BLANKS = re.compile(r"[^\S\n]")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+RETRACTION = (
+    r"(?:no,|wait\b|actually\b|scratch\s+that|correction\b|on\s+second\s+thought|i\s+was\s+wrong"
+    r"|that(?:['’]s|\s+is)\s+(?:wrong|incorrect|not\s+right))"
+)
+"""Pattern of the phrases that take back what was said before."""
 _CORRECTED = re.compile(
-    r"(?<![^\W_])(?:no[,:.]|wait\b|actually\b|scratch\s+that|correction\b|on\s+second\s+thought|i\s+was\s+wrong|i\s+mean\b|oops\b|sorry\b"
-    r"|or\s+rather\b|final\s+answer\b|that(?:'s|\s+is)\s+(?:wrong|incorrect|not\s+right))",
+    rf"(?<![^\W_])(?:{RETRACTION}|no[:.]|i\s+mean\b|oops\b|sorry\b|or\s+rather\b|final\s+answer\b)",
     re.IGNORECASE,
 )
 _DECORATION = " \t\n*_`#$\"'.,;:!"
@@ -136,8 +140,8 @@ def boxes(text: str) -> list[str]:
     return found
 
 
-def is_corrected(text: str, place: int) -> re.Match[str] | None:
-    """Find the last correction ("Wait, no") after a place. The text before a correction does not count."""
+def last_correction(text: str, place: int) -> re.Match[str] | None:
+    """Return the match of the last correction ("Wait, no") after a place, before which the text does not count."""
     found = None
     for match in _CORRECTED.finditer(text, place):
         if not match[0].lower().startswith("final"):

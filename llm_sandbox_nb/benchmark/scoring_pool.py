@@ -106,7 +106,7 @@ class Scoring:
 
 
 def _unanswered(detail: str) -> Mapping[str, Any]:
-    return {"value": None, "detail": detail, "failed": True}
+    return {"value": None, "detail": detail}
 
 
 class _Worker:

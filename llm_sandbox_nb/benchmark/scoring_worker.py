@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ def main() -> None:
 
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        reply: dict[str, Any] = {"value": None, "detail": "", "failed": False}
+        reply: dict[str, Any] = {"value": None, "detail": ""}
         try:
             if "check" in request:
                 load_scorer(Path(request["check"]))
@@ -35,12 +34,12 @@ def main() -> None:
                 files = _files(Path(request["files"])) if request["files"] else {}
                 row = {**request["row"], "output_files": files}
                 score = score_row(request["scorer"], request["answer"], request["gold"], row)
-                reply |= asdict(score) | {"detail": str(score.detail)[:_MAX_DETAIL_CHARACTERS]}
+                reply |= {"value": score.value, "detail": str(score.detail)[:_MAX_DETAIL_CHARACTERS]}
         except ScorerError as error:
-            reply |= {"detail": str(error), "failed": True}
+            reply["detail"] = str(error)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - report any exception of a scorer, and continue
             who = "create_prompt" if "asker" in request else "the scorer"
-            reply |= {"detail": f"{who} failed with {type(error).__name__}: {error}"[:500], "failed": True}
+            reply["detail"] = f"{who} failed with {type(error).__name__}: {error}"[:500]
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 

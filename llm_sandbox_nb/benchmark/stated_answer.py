@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from llm_sandbox_nb.benchmark.answer_words import ANSWER_INTRODUCTION, ANSWER_SUFFIX
 from llm_sandbox_nb.benchmark.multiple_choice import is_retracted, is_supposed, tagged
-from llm_sandbox_nb.benchmark.normalisation import boxes, is_corrected
+from llm_sandbox_nb.benchmark.normalisation import boxes, last_correction
 
 _MAX_CHARACTERS = 2000
 _DISPLAY = re.compile(r"\\\[(.{0,1000}?)\\\]|\\\((.{0,1000}?)\\\)|\$\$(.{0,1000}?)\$\$", re.DOTALL)
@@ -97,7 +97,7 @@ def stated_values(text: str, read: Reader) -> list[str]:
     text = _MARKUP.sub("", _ALIGNED.sub("", text)).strip()
     for _ in range(2):
         text = text[:-100] + _CLOSING_PATTERN.sub("", text[-100:]).rstrip()
-    correction = is_corrected(text, 0)
+    correction = last_correction(text, 0)
     if correction is not None and (again := _corrected_answer(text, correction.end(), read)):
         return [again]
     last_line = text.rpartition("\n")[2]
@@ -115,7 +115,7 @@ def stated_values(text: str, read: Reader) -> list[str]:
 def stated_text(text: str, read: Reader) -> list[str]:
     """Return an answer in words after a correction, "the answer is" or the last verb, or from the last line."""
     text = _MARKUP.sub("", text).strip()
-    correction = is_corrected(text, 0)
+    correction = last_correction(text, 0)
     if correction is not None:
         again = _corrected_answer(text, correction.end(), read)
         return [again] if again else []

@@ -98,7 +98,8 @@ async def collect_patch(box: Sandbox, base: str) -> str | None:
     """Return all differences between the files and the commit `base` as a patch.
 
     Return None if git fails, or if the patch would be empty or too large. It does not matter whether the model has
-    committed its changes. New files that git ignores are left out.
+    committed its changes. As in the harnesses of SWE-bench, new files that git ignores are left out unless the model
+    has added them to git, because they are caches and build results, which could make the patch too large.
     """
     diff = f"{GIT} diff --cached --binary --no-ext-diff --no-textconv {shlex.quote(base)} -- ."
     done = await box.exec(

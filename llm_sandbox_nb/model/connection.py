@@ -8,13 +8,18 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from llm_sandbox_nb.known_keys import KeyTextError, clean_key, public_address, remember_address
+from llm_sandbox_nb.known_keys import (
+    PROVIDERS,
+    KeyTextError,
+    clean_key,
+    key_variable,
+    public_address,
+    remember_address,
+)
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.errors import Target
 from llm_sandbox_nb.model.route import Route
 
-_WELL_KNOWN = frozenset({"anthropic", "deepseek", "gemini", "groq", "mistral", "openai", "openrouter", "xai"})
-"""Providers that need a key. The environment variable of the key is named after the provider."""
 _CREDENTIALS = re.compile(r"//[^/@]*@")
 
 
@@ -60,8 +65,8 @@ class Access:
 
     def has_known_key(self, provider: str) -> bool:
         """Return True if the provider is well known and a key for it is set. The check does not import LiteLLM."""
-        return provider in _WELL_KNOWN and bool(
-            self.api_key or typed_key(provider) or os.environ.get(f"{provider.upper()}_API_KEY")
+        return provider in PROVIDERS and bool(
+            self.api_key or typed_key(provider) or os.environ.get(key_variable(provider))
         )
 
     def target(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
-from llm_sandbox_nb.known_keys import remember_environment
+from llm_sandbox_nb.known_keys import PROVIDERS, key_variable, remember_environment
 from llm_sandbox_nb.model.connection import Access, typed_key, typed_providers
 from llm_sandbox_nb.model.contract import Model, ModelError
 from llm_sandbox_nb.model.local.local_model import LocalModel
@@ -20,13 +20,6 @@ from llm_sandbox_nb.model.message_form import SendReasoning
 from llm_sandbox_nb.model.model_list import models_of_list, providers
 from llm_sandbox_nb.model.remote_model import RemoteModel
 from llm_sandbox_nb.model.scripted import ScriptedModel, load_script
-
-_KEYS = {
-    "anthropic": "ANTHROPIC_API_KEY", "deepseek": "DEEPSEEK_API_KEY", "gemini": "GEMINI_API_KEY",
-    "groq": "GROQ_API_KEY", "mistral": "MISTRAL_API_KEY", "openai": "OPENAI_API_KEY",
-    "openrouter": "OPENROUTER_API_KEY", "xai": "XAI_API_KEY",
-}  # fmt: skip
-"""Providers that completion offers first, with the environment variables of their keys."""
 
 
 def make_model(
@@ -80,7 +73,7 @@ def model_names(begun: str, environment: Mapping[str, str]) -> list[str]:
     scripts = [*local_names(), *(f"scripted/{name}" for name in script_names())]
     provider, slash, _ = begun.partition("/")
     if not slash:
-        offered = [f"{name}/" for name in _with_key(environment) or _KEYS]
+        offered = [f"{name}/" for name in _with_key(environment) or PROVIDERS]
         return [name for name in (*offered, *scripts) if name.startswith(begun)]
     found = scripts if provider in ("scripted", "local") else list(provider_models(provider))
     return [name for name in found if name.startswith(begun)]
@@ -93,13 +86,8 @@ def configured_models(environment: Mapping[str, str]) -> dict[str, tuple[str, ..
 
 def _with_key(environment: Mapping[str, str]) -> list[str]:
     typed = typed_providers()
-    set_here = [name for name, variable in _KEYS.items() if environment.get(variable) or name in typed]
+    set_here = [name for name in PROVIDERS if environment.get(key_variable(name)) or name in typed]
     return [*set_here, *(name for name in typed if name not in set_here)]
-
-
-def common_providers() -> tuple[str, ...]:
-    """Return the providers that are offered first."""
-    return tuple(_KEYS)
 
 
 def local_names() -> list[str]:

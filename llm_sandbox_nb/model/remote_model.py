@@ -134,7 +134,8 @@ class RemoteModel:
         if slash and provider == "anthropic" and "litellm" not in sys.modules:
             if os.environ.get("ANTHROPIC_AUTH_TOKEN"):
                 return
-            target = self._access.target(Route(self.name, provider, False), self.name, ("ANTHROPIC_API_KEY",))
+            route = Route(self.name, provider, False)
+            target = self._access.target(route, self.name, (route.key_variable,))
             raise ModelError(f"No API key: {target.key_help}.", kind="authentication")
         transport = await self._transport()
         transport.check_key(transport.target(self.name, answered=False))

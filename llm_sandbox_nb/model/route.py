@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llm_sandbox_nb.known_keys import key_variable
+
 
 @dataclass(frozen=True)
 class Route:
@@ -23,4 +25,4 @@ class Route:
     @property
     def key_variable(self) -> str:
         """Name of the environment variable that contains the key."""
-        return f"{(self.asked or self.provider).upper()}_API_KEY"
+        return key_variable(self.asked or self.provider)

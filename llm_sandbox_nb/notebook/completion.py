@@ -9,7 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from llm_sandbox_nb.model.model_names import common_providers, model_names
+from llm_sandbox_nb.known_keys import PROVIDERS
+from llm_sandbox_nb.model.model_names import model_names
 from llm_sandbox_nb.options.table import RUN_OPTIONS, OneOf
 from llm_sandbox_nb.sandbox.isolations import isolation_choices
 from llm_sandbox_nb.sandbox.network.policy import NAMED_SETS
@@ -31,7 +32,7 @@ _SUBCOMMAND_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "benchmark": ("list", "run", "report"),
     "train": ("run", "watch", "evaluate", "data"),
     "model": ("--local", "--api-base"),
-    "key": (*common_providers(), "--forget"),
+    "key": (*PROVIDERS, "--forget"),
 }
 """Words that may follow a subcommand of `%sandbox`."""
 _WORDS = {option.name: option.convert.words for option in RUN_OPTIONS if isinstance(option.convert, OneOf)}

@@ -31,7 +31,7 @@ _BYTES_A_SECOND = 1_000_000
 _RENDERING_SHARE = 0.1
 """Maximum share of the time that rendering may take."""
 _TICK_SECONDS = 0.05
-_CLOCK_SECONDS = 1.0
+CLOCK_SECONDS = 1.0
 """Seconds between two updates without an event, which advance the clock of the card."""
 
 
@@ -305,7 +305,7 @@ class RunFollower:
     def _show_until_done(self, task: BackgroundTask[Any], deadline: float | None) -> None:
         shown = time.monotonic()
         while not task.wait(_TICK_SECONDS) and (deadline is None or time.monotonic() < deadline):
-            if self._take_events() or time.monotonic() - shown > _CLOCK_SECONDS:
+            if self._take_events() or time.monotonic() - shown > CLOCK_SECONDS:
                 self.display.update_if_due()
                 shown = time.monotonic()
             if deadline is None and self.card.trajectory.paused and self._paused:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.notebook.display import (
+    CLOCK_SECONDS,
     Listener,
     LiveDisplay,
     Output,
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 Resume = Callable[[list[Listener]], Coroutine[Any, Any, "Run"]]
-_CLOCK_SECONDS = 1.0
-"""Seconds between two updates without an event, which advance the clock of the card."""
 
 
 class SolveCard:
@@ -84,7 +83,7 @@ class SolveCard:
 
     async def _advance(self) -> None:
         while True:
-            await asyncio.sleep(_CLOCK_SECONDS)
+            await asyncio.sleep(CLOCK_SECONDS)
             self._display.update_if_due()
 
 

@@ -118,7 +118,10 @@ class TrainCommand:
             print(plain(printed.decode("utf-8", "replace")).rstrip())
             if process.returncode:
                 raise SandboxTrainingError(
-                    plain(_last_line(said) or f"The training ended with exit code {process.returncode}.")
+                    plain(
+                        _last_line(said)
+                        or f"%sandbox train {words[0]} ended with exit code {process.returncode}."
+                    )
                 )
 
 

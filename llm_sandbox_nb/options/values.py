@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.formatting import shorten, text_table
-from llm_sandbox_nb.known_keys import KeyTextError, clean_key
+from llm_sandbox_nb.known_keys import PROVIDERS, KeyTextError, clean_key, key_variable
 from llm_sandbox_nb.options.settings_files import (
     PROJECT_FILE,
     find_settings_files,
@@ -35,11 +35,6 @@ SECRET = ("api_key", "api_key_env")
 """Options whose values are never shown; `api_key_env` may hold the key itself by mistake."""
 _VALUE_CHARACTERS = 40
 """Maximum shown characters of a value."""
-_PROVIDER_KEYS = (
-    ("anthropic/", "ANTHROPIC_API_KEY"),
-    ("claude", "ANTHROPIC_API_KEY"),
-    ("openai/", "OPENAI_API_KEY"),
-)
 
 
 @dataclass(frozen=True)
@@ -177,10 +172,10 @@ def _provider_variable(model: str) -> str | None:
 
     A model name without a provider means an OpenAI-compatible server.
     """
-    for prefix, variable in _PROVIDER_KEYS:
-        if model.startswith(prefix):
-            return variable
-    return None if "/" in model else "OPENAI_API_KEY"
+    provider, slash, _ = model.partition("/")
+    if not slash:
+        provider = "anthropic" if model.startswith("claude") else "openai"
+    return key_variable(provider) if provider in PROVIDERS else None
 
 
 def fields_of(values: Mapping[str, Any], owner: str = "") -> dict[str, Any]:

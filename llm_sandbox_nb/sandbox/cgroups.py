@@ -8,6 +8,8 @@ from pathlib import Path
 
 CONTROLLERS = ("memory", "pids", "cpu")
 """Controllers that limit a sandbox."""
+NO_LIMIT_BYTES = 2**60
+"""Smallest value that means no limit. Version 1 of control groups reports 2**63, rounded to pages, for no limit."""
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _PEAK_FILES = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 """Name of the file with the memory peak, by version of the control groups."""

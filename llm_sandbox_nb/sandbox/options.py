@@ -132,7 +132,7 @@ class SandboxOptions:
     def to_json(self) -> dict[str, Any]:
         """Return the options as JSON values for a client or server.
 
-        `directories`, `env` and the text of the certificates are left out.
+        The text of the certificates is left out, and `directories` and `env`, which only `open_sandbox` sets.
         """
         return {
             **{name: getattr(self, name) for name in _TEXT_FIELDS},
@@ -167,7 +167,7 @@ class SandboxOptions:
     def unmet_by(self, running: SandboxOptions, protection: Protection) -> dict[str, tuple[object, object]]:
         """Return the options that a running sandbox does not fulfil, each with the requested and the actual value.
 
-        `directories` and `env` are not compared.
+        `directories` and `env` are not compared, because only `open_sandbox` sets them, for a sandbox of its own.
 
         Args:
             running: the options with which the sandbox was started.

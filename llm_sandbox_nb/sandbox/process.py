@@ -43,7 +43,7 @@ REASON_VARIABLE = "LLM_SANDBOX_PROCESS_REASON"
 """Environment variable with the reason why a site does not isolate commands. Every card shows this reason."""
 _ID_VARIABLE = "LLM_SANDBOX_ID"
 """Environment variable with the sandbox's id. All commands get it, so that `_kill_marked` finds their processes after
-the executor was killed."""
+the executor was killed. They do not get `FOLDER_VARIABLE`, which marks a living executor."""
 _FOLDER_PREFIX = "llm-sandbox-"
 _LOCK_NAME = "owned"
 """Name of a file in the sandbox's folder. The owner locks this file until the sandbox or the owner ends, so that other

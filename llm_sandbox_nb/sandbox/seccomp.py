@@ -197,7 +197,7 @@ def filter_program(machine: str | None = None) -> bytes | None:
 
 
 _LOAD = """
-import ctypes, os, signal, struct
+import ctypes, os, struct
 def load_filter(filters):
     class Program(ctypes.Structure):
         _fields_ = [('length', ctypes.c_ushort), ('instructions', ctypes.c_char_p)]

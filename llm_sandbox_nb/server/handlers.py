@@ -230,7 +230,7 @@ class StopIdleHandler(SandboxAPIHandler):
         kernel_id, most = body.get("kernel_id", ""), body.get("most")
         if not isinstance(kernel_id, str):
             raise ValueError("'kernel_id' must be the id of a kernel.")
-        if most is not None and (not isinstance(most, int) or most < 1):
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise ValueError("'most' must be a whole number of at least 1.")
         await self.manager.ready()
         stopped = await self.manager.stop_idle(kernel_id, most)

@@ -17,6 +17,7 @@ from llm_sandbox_nb.sandbox.errors import SandboxLostError
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
 from llm_sandbox_nb.sandbox.protocol.frames import (
     MESSAGE_LIMIT,
+    SANDBOX_ENDED,
     WINDOW,
     Frame,
     Kind,
@@ -33,7 +34,6 @@ QUEUE_LOW = 1024 * 1024
 MAX_STALL_SECONDS = 10.0
 """Maximum seconds for which one client may pause the sandbox's output."""
 
-SANDBOX_ENDED = 4410
 BROKE_PROTOCOL = 4400
 TOO_SLOW = 4429
 

@@ -24,12 +24,12 @@ from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
-from llm_sandbox_nb.sandbox.protocol.frames import MESSAGE_LIMIT
+from llm_sandbox_nb.sandbox.protocol.frames import MESSAGE_LIMIT, SANDBOX_ENDED
 from llm_sandbox_nb.sandbox.terminal import MAX_TYPED_BYTES, Terminal
 from llm_sandbox_nb.server.handlers import API, AUTH_RESOURCE, ID
 from llm_sandbox_nb.server.managed_sandbox import ManagedSandbox
 from llm_sandbox_nb.server.manager import SandboxManager, UnknownSandboxError
-from llm_sandbox_nb.server.relay import BROKE_PROTOCOL, SANDBOX_ENDED, RelayClient
+from llm_sandbox_nb.server.relay import BROKE_PROTOCOL, RelayClient
 
 MAX_TERMINALS = 8
 """Maximum number of open terminals per sandbox."""

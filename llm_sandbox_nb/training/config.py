@@ -62,7 +62,7 @@ class ModelConfig:
     vocabulary: int = key(
         640, "learned tokens of a tiny model, in addition to a token for each fixed line of a prompt"
     )
-    lora: LoraConfig = field(default_factory=LoraConfig, metadata={"text": "LoRA"})
+    lora: LoraConfig = field(default_factory=LoraConfig)
 
 
 @dataclass(frozen=True)
@@ -220,18 +220,14 @@ class TrainingConfig:
     seed: int = key(42, "seed of weights, order of rows and sampling")
     steps: int = key(100, "steps of the policy gradient")
     device: str = key("auto", "`cpu`, or `auto` for a GPU where there is one")
-    model: ModelConfig = field(default_factory=ModelConfig, metadata={"text": "the policy"})
-    data: DataConfig = field(default_factory=DataConfig, metadata={"text": "the rows"})
-    warm_up: WarmUpConfig = field(
-        default_factory=WarmUpConfig, metadata={"text": "supervised learning before"}
-    )
-    rollouts: RolloutConfig = field(default_factory=RolloutConfig, metadata={"text": "how the policy works"})
-    validation: ValidationConfig = field(
-        default_factory=ValidationConfig, metadata={"text": "scores while it trains"}
-    )
-    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig, metadata={"text": "the objective"})
-    generation: GenerationConfig = field(default_factory=GenerationConfig, metadata={"text": "sampling"})
-    record: RecordConfig = field(default_factory=RecordConfig, metadata={"text": "files that stay on disk"})
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    warm_up: WarmUpConfig = field(default_factory=WarmUpConfig)
+    rollouts: RolloutConfig = field(default_factory=RolloutConfig)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    generation: GenerationConfig = field(default_factory=GenerationConfig)
+    record: RecordConfig = field(default_factory=RecordConfig)
 
     @property
     def batch(self) -> int:

@@ -14,8 +14,8 @@ from llm_sandbox_nb.training.config import ConfigError, TrainingConfig, config_n
 
 RUNS = "training-runs"
 """Folder that contains the trainings for which no `--out` is given."""
-_JUDGE = tuple(option for option in BENCHMARK_OPTIONS if option.name.startswith("judge_"))
-JUDGE_REPEATS = _JUDGE[-1]
+_JUDGE = {option.name: option for option in BENCHMARK_OPTIONS if option.name.startswith("judge_")}
+JUDGE_REPEATS = _JUDGE["judge_repeats"]
 
 
 def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
@@ -101,7 +101,7 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
         metavar="NETWORK",
         help="none, allow, public or open (not safe), instead of the training's; not in mode llm",
     )
-    for option in _JUDGE:
+    for option in _JUDGE.values():
         evaluate.add_option(evaluate, option)
     evaluate.add_argument(
         "--out", metavar="FOLDER", help="folder of the results (default: below the training)"

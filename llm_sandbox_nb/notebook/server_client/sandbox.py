@@ -20,14 +20,11 @@ from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Protection
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.protocol.channel import LEASE, Channel
-from llm_sandbox_nb.sandbox.protocol.frames import MESSAGE_LIMIT, Frame, pack, unpack
+from llm_sandbox_nb.sandbox.protocol.frames import MESSAGE_LIMIT, SANDBOX_ENDED, Frame, pack, unpack
 
 if TYPE_CHECKING:
     from tornado.websocket import WebSocketClientConnection
 
-
-SANDBOX_ENDED = 4410
-"""WebSocket close code that means that the sandbox has ended, so that connecting again cannot succeed."""
 _CONNECT_TIMEOUT = 10.0
 
 

@@ -281,7 +281,8 @@ import resource
 for limit, value in %r.items():
     resource.setrlimit(limit, (value, value))
 """
-"""Step that sets limits. Limits that are set outside would have no effect inside."""
+"""Step that sets limits inside. Outside, RLIMIT_NPROC would count all processes of the user, and could stop bubblewrap.
+"""
 _KEEP_SOCKET = f"""
 import os
 try:

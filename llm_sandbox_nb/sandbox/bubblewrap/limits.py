@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_sandbox_nb.sandbox.cgroups import CONTROLLERS, find_hierarchies, read_if_there
+from llm_sandbox_nb.sandbox.cgroups import CONTROLLERS, NO_LIMIT_BYTES, find_hierarchies, read_if_there
 from llm_sandbox_nb.sandbox.contract import Limits
 
 PROC = Path("/proc")
@@ -24,8 +24,6 @@ GROUP_PREFIX = "llm-sandbox-nb"
 MAX_OPEN_FILES = 65536
 
 _CPU_PERIOD_US = 100_000
-_NO_LIMIT_BYTES = 2**60
-"""Smallest value that means no limit. Version 1 of control groups reports 2**63, rounded to pages, for no limit."""
 _GROUP_NAME = re.compile(rf"^{GROUP_PREFIX}-(\d+)-(\d+)-(\d+)-[\w.-]+$")
 
 
@@ -165,7 +163,7 @@ class Group:
     def _read_number(self, name_v2: str, name_v1: str) -> int | None:
         for folder, base in self._folders.items():
             text = read_if_there(folder / (name_v2 if base.version == 2 else name_v1))
-            if text.isdigit() and int(text) < _NO_LIMIT_BYTES:
+            if text.isdigit() and int(text) < NO_LIMIT_BYTES:
                 return int(text)
         return None
 

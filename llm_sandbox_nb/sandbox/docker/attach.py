@@ -13,7 +13,7 @@ import struct
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from llm_sandbox_nb.sandbox.docker.engine import Endpoint, one_line
+from llm_sandbox_nb.sandbox.docker.engine import Endpoint, no_engine
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
 
 if TYPE_CHECKING:
@@ -42,21 +42,6 @@ class AttachedReader:
         """The last bytes that the program has written to stderr, as text."""
         return self._stderr.decode("utf-8", "replace").strip()
 
-    async def readexactly(self, size: int) -> bytes:
-        """Read exactly `size` bytes.
-
-        Raises:
-            asyncio.IncompleteReadError: if the stream ends earlier.
-        """
-        while len(self._ready) < size:
-            piece = await self._piece()
-            self._ready += piece
-            if not piece:
-                rest = bytes(self._ready)
-                self._ready.clear()
-                raise asyncio.IncompleteReadError(rest, size)
-        return self._take(size)
-
     async def read(self, size: int = 65536) -> bytes:
         """Read at least one byte and at most `size` bytes. Return `b""` at the end of the stream."""
         if not self._ready:
@@ -64,9 +49,6 @@ class AttachedReader:
             if len(piece) <= size:
                 return piece
             self._ready += piece
-        return self._take(size)
-
-    def _take(self, size: int) -> bytes:
         taken = bytes(memoryview(self._ready)[:size])
         del self._ready[:size]
         return taken
@@ -123,10 +105,7 @@ async def _connected(
                 writer.close()
                 raise
     except (OSError, ssl.SSLError, asyncio.IncompleteReadError, TimeoutError) as error:
-        raise IsolationUnavailableError(
-            f"No Docker engine answers at {endpoint.url}: start it, or set DOCKER_HOST to an engine that runs "
-            f"({one_line(error)})."
-        ) from error
+        raise no_engine(endpoint.url, error) from error
     return AttachedReader(reader), writer
 
 

@@ -159,20 +159,21 @@ def engine_errors(where: str = "") -> Iterator[None]:
     except APIError:
         raise
     except (DockerException, requests.RequestException, OSError) as error:
-        raise IsolationUnavailableError(_no_engine(where or find_endpoint().url, error)) from error
+        raise no_engine(where or find_endpoint().url, error) from error
 
 
-def _no_engine(where: str, error: BaseException) -> str:
+def no_engine(where: str, error: BaseException) -> IsolationUnavailableError:
+    """Return the error for a request that no engine answers. `where` is the engine's address."""
     text = one_line(error)
     if "PermissionError" in text or "Permission denied" in text:
-        return (
+        return IsolationUnavailableError(
             f"This user may not use the Docker engine at {where}: join the group `docker` and log in again, "
             f"or set DOCKER_HOST to an engine of your own."
         )
     # Find the system's own message, without the class names around it.
     found = re.search(r"\[Errno \d+\] ([\w ]+)|Error\(\d+, '([\w ]+)'", text)
     reason = (found[1] or found[2]).lower() if found else text[:200]
-    return (
+    return IsolationUnavailableError(
         f"No Docker engine answers at {where}: start it, or set DOCKER_HOST to an engine that runs, or use an "
         f"isolation that works here, as `llm-sandbox-nb doctor` says ({reason})."
     )

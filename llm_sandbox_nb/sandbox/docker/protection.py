@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from llm_sandbox_nb.sandbox.capabilities import capability_names
+from llm_sandbox_nb.sandbox.cgroups import NO_LIMIT_BYTES
 from llm_sandbox_nb.sandbox.contract import Protection
 from llm_sandbox_nb.sandbox.network.door import PROXY_ONLY, WAY_OUT
 from llm_sandbox_nb.sandbox.protocol.answers import closed_and_open, disk_limits
 from llm_sandbox_nb.sandbox.seccomp import describe_calls, describe_mode
-
-_NO_LIMIT_BYTES = 2**60
-"""Smallest value that means no limit. Version 1 of control groups reports 2**63, rounded to pages, for no limit."""
 
 _LIMIT_FILES = ("memory.max", "memory/memory.limit_in_bytes", "pids.max", "pids/pids.max", "cpu.max",
                 "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")  # fmt: skip
@@ -114,7 +112,7 @@ def _limits(
 
 def _number(text: str | None, otherwise: int | None) -> int | None:
     value = otherwise if not text else int(text) if text.isdigit() else None
-    return value if value and 0 < value < _NO_LIMIT_BYTES else None
+    return value if value and 0 < value < NO_LIMIT_BYTES else None
 
 
 def _protects(network: str) -> str:

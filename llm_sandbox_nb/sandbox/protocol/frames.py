@@ -266,6 +266,8 @@ class StreamTransport:
 
 MESSAGE_LIMIT = 4 * (HEADER.size + MAX_PAYLOAD)
 """Maximum bytes of a message that `pack` makes."""
+SANDBOX_ENDED = 4410
+"""Close code of a WebSocket: the sandbox has ended, so that connecting again cannot succeed."""
 
 
 def pack(frames: Iterable[bytes]) -> Iterator[bytes]:

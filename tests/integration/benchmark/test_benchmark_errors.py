@@ -15,6 +15,7 @@ from benchmark_models import FunctionModel, fails, says
 from support import run
 
 from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, with_one_reply
+from llm_sandbox_nb.benchmark.commands import prepare
 from llm_sandbox_nb.benchmark.item_pipeline import FatalError, Item
 from llm_sandbox_nb.benchmark.judge import Judge, JudgeOptions
 from llm_sandbox_nb.benchmark.report import summary
@@ -23,12 +24,16 @@ from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener, plan
 from llm_sandbox_nb.benchmark.task import Task, load_task
 from llm_sandbox_nb.cli import main
-from llm_sandbox_nb.model.contract import ModelSettings, Reply
+from llm_sandbox_nb.model import model_names
+from llm_sandbox_nb.model.connection import Access
+from llm_sandbox_nb.model.contract import Model, ModelSettings, Reply
+from llm_sandbox_nb.model.remote_model import RemoteModel
 from llm_sandbox_nb.model.retries import RetryPolicy
 
 ONCE = RetryPolicy(attempts=1)
 ROWS = [Row(f"p{n}", f"Question {n}?", str(n)) for n in range(4)]
 LONG = "so " * 10_000
+ANTHROPIC, OPENAI = {"ANTHROPIC_API_KEY": "of-anthropic"}, {"OPENAI_API_KEY": "of-openai"}
 
 
 def answers(messages: list[dict[str, Any]]) -> Reply:
@@ -192,6 +197,34 @@ def test_a_judged_task_without_a_judge_is_refused_first(
     (line,) = capsys.readouterr().err.splitlines()
     assert f"Task {task} is scored by a judge: name a model with --judge_model" in line
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "judge", "environment", "expected"),
+    [
+        ("anthropic/a", "openai/b", ANTHROPIC | OPENAI, ("of-anthropic", "of-openai")),
+        ("anthropic/a", "groq/b", ANTHROPIC, ("of-anthropic", None)),
+        ("anthropic/a", "openai/b", ANTHROPIC | {"LLM_API_KEY": "of-all"}, ("of-all", "of-all")),
+    ],
+)
+def test_model_and_judge_get_the_keys_of_their_providers(
+    model: str,
+    judge: str,
+    environment: dict[str, str],
+    expected: tuple[str, str | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = {}
+
+    def remote_model(name: str, access: Access, **more: Any) -> Model:
+        keys[name] = access.api_key
+        return RemoteModel(name, access, **more)
+
+    monkeypatch.setattr(model_names, "RemoteModel", remote_model)
+    flags = {"model": model, "judge_model": judge, "data": "sample", "mode": "llm", "out": str(tmp_path)}
+    with prepare(["physics"], flags, environment):
+        assert (keys[model], keys[judge]) == expected
 
 
 def test_a_judge_may_come_later_and_be_left_out_but_not_change(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import py_compile
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -21,7 +22,7 @@ from llm_sandbox_nb.benchmark import swe
 from llm_sandbox_nb.benchmark.attempt import HowToAsk, with_one_reply
 from llm_sandbox_nb.benchmark.data import SAMPLE, load_rows
 from llm_sandbox_nb.benchmark.rows import DataError, Row
-from llm_sandbox_nb.benchmark.swe import score_patch
+from llm_sandbox_nb.benchmark.swe import collect_patch, prepare_repository, score_patch
 from llm_sandbox_nb.benchmark.task import load_task, task_names
 from llm_sandbox_nb.benchmark.text_scorers import Score
 from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
@@ -237,6 +238,26 @@ def test_half_a_character_in_a_patch_becomes_a_mark(tmp_path: Path) -> None:
     write(tmp_path / "repository", {"a": "1\n"})
     patch = "--- a/a\n+++ b/a\n@@ -1 +1 @@\n-1\n+\ud800\n"
     assert scored(tmp_path / "repository", patch, ["t"], "grep -q \ufffd a && true {test}").value == 1
+
+
+async def collected(repository: Path, command: str) -> str | None:
+    row = Row("r", "p", "", extra={"repository": str(repository)})
+    async with open_sandbox("process") as box:
+        base = await prepare_repository(box, row, repository)
+        done = await box.run(command)
+        assert done.exit_code == 0, done.text
+        return await collect_patch(box, base)
+
+
+def test_a_patch_has_every_change_but_new_files_that_git_ignores(tmp_path: Path) -> None:
+    write(tmp_path, {".gitignore": "*.log\n", "old.log": "1\n", "a.txt": "1\n", "b.txt": "1\n"})
+    change = "echo 2 | tee old.log new.log new.txt a.txt; rm b.txt; echo 2 > forced.log; git add --force forced.log"
+    patch = (
+        run(collected(tmp_path, f"{change} a.txt && git -c user.name=t -c user.email=t@t commit -qm x")) or ""
+    )
+    assert re.findall(r"^diff --git a/(\S+)", patch, re.MULTILINE) == [
+        "a.txt", "b.txt", "forced.log", "new.txt", "old.log"
+    ]  # fmt: skip
 
 
 REPLIED = (

@@ -361,7 +361,7 @@ def test_the_policy_is_told_in_one_sentence_and_there_is_a_maximum(
     assert served.call("post", idle, {"kernel_id": kernel, "most": 1}) == (200, {"stopped": []}), (
         "one's own stays"
     )
-    for wrong in ({"most": 0}, {"most": "1"}, {"kernel_id": 3}):
+    for wrong in ({"most": 0}, {"most": "1"}, {"most": True}, {"kernel_id": 3}):
         assert served.call("post", idle, wrong)[0] == 400
     stopped = served.call("post", idle, {"kernel_id": other, "most": 1})[1]["stopped"]
     assert [one["id"] for one in stopped] == [sandbox["id"]], "what is idle longest"

@@ -17,6 +17,7 @@ from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.sandbox.protocol.frames import (
     HEADER,
     MAX_PAYLOAD,
+    SANDBOX_ENDED,
     WINDOW,
     Frame,
     Kind,
@@ -277,7 +278,7 @@ def test_a_lost_sandbox_dismisses_its_clients() -> None:
         with pytest.raises(Exception, match="lost"):
             await running
         assert wire.closed is not None
-        assert wire.closed[0] == relay.SANDBOX_ENDED
+        assert wire.closed[0] == SANDBOX_ENDED
 
     relayed(body)
 

@@ -57,7 +57,9 @@ def test_the_lesson(bubblewrap_engine: None, tmp_path: Path) -> None:
         if "text/html" in output.get("data", {})
     )
     assert page.count("<svg ") == 5
-    (link,) = set(re.findall(r"<a href='(first-training/rollouts/step-0040/0000/[^']+)'>", page))
+    (link,) = set(
+        re.findall(r"<a class='lsn-record' href='(first-training/rollouts/step-0040/0000/[^']+)'>", page)
+    )
     assert (tmp_path / link).is_file()
     assert "Rollouts of step 1;" in cell("--step 1").outputs[0].data["text/html"]
     assert printed(cell("wrong = ")).rstrip().endswith("reward: 0.0")

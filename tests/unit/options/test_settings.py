@@ -235,6 +235,10 @@ def test_the_key_of_a_cell_comes_from_where_the_command_line_takes_it(
         magics.read_files()
         assert magics.api_key(model, None) == expected
         assert resolve({"model": model}, os.environ)["api_key"] == expected
+    project_file("api_key = 'of-the-file'\n")
+    magics.read_files()
+    monkeypatch.setenv("GEMINI_API_KEY", "of-gemini")
+    assert magics.api_key("gemini/pro", None) == "of-gemini"
     with pytest.raises(SandboxUsageError, match="not the key itself") as caught:
         magics.api_key("openai/gpt-5", KEY)
     assert KEY not in str(caught.value)

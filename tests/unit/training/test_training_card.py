@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 from dataclasses import asdict
 from pathlib import Path
@@ -41,7 +42,7 @@ def test_plots_and_rollouts_with_links_to_their_records(record: TrainingRecord) 
     assert page.count("<svg ") == 5
     assert 'aria-label="Reward: mean 0.50"' in page
     assert "2 of 4 steps, 32 rollouts each" in page
-    links = re.findall(r"<a href='([^']+)'>", page)
+    links = re.findall(r"<a class='lsn-record' href='([^']+)'>", page)
     assert links == [f"run/rollouts/step-0002/{place:04d}/run/journal.jsonl" for place in range(3)]
     assert "+0.500" in page
     assert "none" in page
@@ -137,3 +138,20 @@ def test_a_failed_training_ends_with_its_error(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(SandboxTrainingError, match=r"There is no data at absent\.jsonl"):
         TrainCommand(None)("run --config tiny-cpu.yaml --set data.rows=absent.jsonl --set model.path=x")
     assert shown[-1]["text/plain"].startswith("Training: failed. ")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("run --config tiny-cpu.yaml", "The training ended with exit code 1."),
+        ("evaluate training", "%sandbox train evaluate ended with exit code 1."),
+        ("data show rows", "%sandbox train data ended with exit code 1."),
+    ],
+)
+def test_a_process_that_fails_silently_is_named(
+    line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train_command.sys, "executable", shutil.which("false"))
+    with pytest.raises(SandboxTrainingError, match=f"^{re.escape(said)}$"):
+        TrainCommand(None)(line)
