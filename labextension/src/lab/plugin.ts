@@ -132,13 +132,14 @@ function activate(
 
 /** Open links to journals in outputs with our viewer: Lab chooses the viewer by the name of the file alone. */
 function openRecordLinks(app: JupyterFrontEnd): void {
+  const files = `${app.serviceManager.serverSettings.baseUrl}files/`;
   const open = (event: MouseEvent) => {
-    const link = event.target instanceof Element ? event.target.closest<HTMLElement>('a.lsn-record') : null;
-    // Lab has resolved the link: its path is relative to the server's folder, not to the notebook.
-    const { path } = JSON.parse(link?.dataset.commandlinkerArgs ?? '{}') as { path?: unknown };
-    if (typeof path === 'string') {
+    const link = event.target instanceof Element ? event.target.closest<HTMLAnchorElement>('a.lsn-record') : null;
+    // Lab has replaced the relative link by the address from which the file is downloaded.
+    if (link?.href.startsWith(files)) {
       event.preventDefault();
       event.stopPropagation();
+      const path = decodeURIComponent(new URL(link.href).pathname.slice(new URL(files).pathname.length));
       void app.commands.execute('docmanager:open', { path, factory: RECORD_FACTORY });
     }
   };
