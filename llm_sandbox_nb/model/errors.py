@@ -122,10 +122,10 @@ class Target:
 
 
 def to_model_error(error: BaseException, target: Target) -> ModelError:
-    """Convert any exception of a request to a `ModelError`."""
+    """Convert any exception of a request to a `ModelError`. Return a `ModelError` in its chain unchanged."""
     for part in chain(error):
         if isinstance(part, ModelError):
-            return ModelError(str(part), kind=part.kind, retryable=part.retryable)
+            return part
     failure = examine(error)
     for rule in _RULES:
         if found := rule(failure, target):

@@ -206,8 +206,8 @@ class RemoteModel:
             failure = self._explain(error, target, sent, messages)
             if failure.kind == "not_found" and self._access.api_base:
                 failure = await self._look_at_server(failure, route)
-            # The cause is not shown if it may contain the key.
-            raise failure from (None if has_key(map(str, chain(error))) else error)
+            # The cause is not shown if it may contain the key. An error cannot be its own cause.
+            raise failure from (None if failure is error or has_key(map(str, chain(error))) else error)
         self._habits.answered = True
         if not assembly.ended:
             raise broken_off(target)
