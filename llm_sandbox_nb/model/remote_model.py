@@ -81,7 +81,8 @@ class RemoteModel:
         self._known = KnownHistories()
         self._reasonings = ReasoningOfMessages()
         self._found: Found | None = None
-        """Result of `look_up`, which is called when the server did not find a path or a model. None before."""
+        """Result of `look_up`, which is called when the server did not find a path or a model. None before, and after
+        a lookup without a result: a person may correct the server before a resumed run uses this model again."""
         self._reported: tuple[float, bool, int | None] = (-_REPORT_SECONDS, False, None)
         """Newest report of the context limit: its time, True if the server had replied before, and the limit."""
         self._importing: asyncio.Future[Any] | None = None
