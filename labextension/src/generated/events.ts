@@ -27,7 +27,7 @@ export interface IUsage {
   cost: number | null;
 }
 
-/** Bytes in the file `blobs/<sha256>` next to the journal, which are too many for the journal or not UTF-8. */
+/** Bytes that are in the file `blobs/<sha256>` next to the journal, because they are too many or not UTF-8. */
 export interface IBlob {
   /** SHA-256 of the bytes, as hexadecimal digits. */
   sha256: string;
@@ -137,7 +137,7 @@ export type Text = string | IBlob;
 /** First event of a journal. */
 export interface IRunStarted extends IEventBase {
   kind: 'run.started';
-  /** Schema version of the package that wrote the record. From a later version's record, this version reads the events that it knows. */
+  /** Schema version of the package that wrote the record. In a record of a later version, this package reads only the events that it knows. */
   schema_version: number;
   /** Id of the run. */
   run_id: string;
@@ -318,7 +318,7 @@ export interface ICallOutput extends IEventBase {
   text: string;
 }
 
-/** The result of a tool call. Every call has exactly one. */
+/** The result of a tool call. Every call has exactly one result. */
 export interface ICallFinished extends IEventBase {
   kind: 'call.finished';
   /** Step number, counted from 1. */
@@ -505,7 +505,7 @@ export interface ISettingsChanged extends IEventBase {
   settings: Record<string, unknown>;
   /** Changed limits on steps, tokens, US dollars or seconds. */
   limits: Record<string, unknown>;
-  /** Changed pause rules. `breakpoints`: list of expressions. `approve`: ask, edits or auto. */
+  /** Changed pause rules. `breakpoints`: list of expressions. `approve`: ask, edits or auto. `step`: True or False. `break_when`: names of functions. */
   halts: Record<string, unknown>;
   /** `allow`: further hosts that the sandbox may reach. `allow_once`: hosts that the sandbox may connect to once. */
   network: Record<string, unknown>;
