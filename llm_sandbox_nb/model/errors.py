@@ -195,13 +195,9 @@ def _loading(failure: Failure, target: Target) -> ModelError | None:
     return None
 
 
-WAITED_FOR = "it is waited for"
-"""Last words of the error message about a server that is not ready."""
-
-
 def _loading_error(state: str, target: Target, after: float | None = None) -> ModelError:
     return ModelError(
-        f"The server of {target.model}{target.where} {state}: {WAITED_FOR}.",
+        f"The server of {target.model}{target.where} {state}.",
         kind="loading",
         retryable=True,
         retry_after=after,
