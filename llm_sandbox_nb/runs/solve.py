@@ -44,6 +44,7 @@ from llm_sandbox_nb.sandbox.contract import Directories, Sandbox
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, has_own_root
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.rules import Rule
+from llm_sandbox_nb.trajectory.run_folder import RUNS
 
 
 class LiveCard(Protocol):
@@ -88,7 +89,7 @@ async def solve(
     sandbox: Sandbox | Awaitable[Sandbox] | None = None,
     inputs: InputFiles = None,
     files_of: Run | tuple[Run, int] | None = None,
-    output_dir: str | Path = "sandbox-runs",
+    output_dir: str | Path = RUNS,
     name: str | None = None,
     prompt_config: str | Path | PromptConfig | None = None,
     prompts: WhosePrompts = "own",
