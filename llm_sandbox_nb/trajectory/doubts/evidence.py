@@ -19,7 +19,7 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.step_line import ToolKind, path_below, shown_text, tool_kind
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 # A record may come from anyone and be very large, so these limits bound the time that the rules take.
 _COMMAND_CHARACTERS = 32 * 1024
 _OUTPUT_CHARACTERS = 2 * 1024
@@ -258,14 +258,14 @@ class Action:
         return " ".join(ends_of(value) for value in values.values() if isinstance(value, str))
 
 
-def once(function: Callable[[Action], T]) -> Callable[[Action], T]:
+def once(function: Callable[[Action], _T]) -> Callable[[Action], _T]:
     """Make a function that computes its result once for each action."""
 
     @wraps(function)
-    def known(action: Action) -> T:
+    def known(action: Action) -> _T:
         if function not in action.known:
             action.known[function] = function(action)
-        result: T = action.known[function]
+        result: _T = action.known[function]
         return result
 
     return known
