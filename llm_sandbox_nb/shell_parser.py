@@ -54,8 +54,6 @@ class Command:
     """Text of the here-document or here-string."""
     arithmetic: bool = False
     """True if a word holds `$((...))`."""
-    loop: bool = False
-    """True for a keyword such as `for` or `done`. The redirections of such a command apply to the whole loop."""
 
 
 class _OpenQuoteError(LLMSandboxError):
@@ -85,10 +83,9 @@ def shell_commands(text: str, depth: int = 0) -> list[Command]:
 def _without_keywords(command: Command) -> Command:
     words = command.words
     while words and words[0] in _KEYWORDS:
-        command.loop = command.loop or words[0] in ("done", "fi", "esac", "}")
         words = words[1:]
     if words and words[0] in ("for", "case", "select", "in"):
-        words, command.loop = [], True
+        words = []
     while words and _ASSIGNMENT.match(words[0]):
         words = words[1:]
     command.words = words

@@ -30,7 +30,7 @@ from llm_sandbox_nb.trajectory.doubts.rules import Rule
 _T = TypeVar("_T", RunLimits, ModelSettings)
 NO_DECIDER = (
     "Nobody could decide when the run pauses: give on_pause (a function, 'stop' or 'continue'), control or on_run, "
-    "or leave step and approve out."
+    "or step=False and approve='auto'."
 )
 
 

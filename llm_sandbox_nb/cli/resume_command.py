@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 _CHECK_NAMES = ("check", "check_files", "check_tries", "check_timeout")
-_PAUSE_NAMES = ("step", "break", "break_when", "approve", "on_pause")
 _PYTHON_TO_SHELL = (
     (re.compile(r"result\.resume\(limits=\{'steps': (\d+)\}\)"), r"--steps \1"),
     (re.compile(r"result\.resume\(limits=\{'cost': ([\d.]+)\}\)"), r"--budget \1"),
@@ -108,13 +107,15 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
 
 
 def _pauses(values: Mapping[str, Any], given: Mapping[str, Any], prompt: TerminalPrompt) -> dict[str, Any]:
-    if not any(name in given for name in _PAUSE_NAMES):
-        return {"on_pause": prompt.ask} if values["mcp"] else {}  # calls of MCP servers always ask
-    return {
+    """Return the given rules for pauses. All other rules stay as recorded, so the run may pause in any case."""
+    rules = {
         "step": values["step"],
-        "breakpoints": values["break"],
+        "break": values["break"],
         "break_when": functions_of(values, "break_when"),
         "approve": values["approve"],
+    }
+    return {
+        **{"breakpoints" if name == "break" else name: rules[name] for name in rules if name in given},
         "on_pause": prompt.ask if values["on_pause"] == "ask" else values["on_pause"],
     }
 

@@ -39,7 +39,6 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.version import __version__
 
 VERSION = "ATIF-v1.8"
-_SOURCES = {"system": "system", "user": "user"}
 
 
 def fits(content: Any) -> bool:
@@ -62,7 +61,7 @@ def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[i
             case Message():
                 step: dict[str, Any] = {
                     "step_id": 0,
-                    "source": _SOURCES.get(entry.role, "user"),
+                    "source": "system" if entry.role == "system" else "user",
                     "message": entry.content,
                 }
                 steps.append(_dated(step, entry) | shared)

@@ -208,7 +208,7 @@ def read_sample(sample: dict[str, Any], model: str) -> list[RecordEntry]:
         if event.get("event") == "model" and isinstance(event.get("output"), dict)
     }
     tools = {event.get("id"): event for event in events if event.get("event") == "tool"}
-    if not opening.tools and replies:
+    if replies:
         for tool in rows(next(iter(replies.values())), "tools"):
             function = {key: tool.get(key) for key in ("name", "description", "parameters")}
             opening.tools.append({"type": "function", "function": function})

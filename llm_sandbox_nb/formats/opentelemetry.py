@@ -25,6 +25,7 @@ from llm_sandbox_nb.formats.entries import (
     RecordEntry,
     entries_of,
 )
+from llm_sandbox_nb.known_keys import public_address
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
@@ -336,29 +337,25 @@ def send(content: dict[str, Any], address: str) -> str:
 
     data, kind = _encoded(content)
     headers = {"Content-Type": kind, **_headers(address)}
-    request = urllib.request.Request(_without_password(address), data, headers, method="POST")
+    parts = urllib.parse.urlsplit(address)
+    # The user name and the password are in a header, because urllib takes them for a part of the host's name.
+    asked = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    shown = public_address(address)
+    request = urllib.request.Request(asked, data, headers, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
             answer.read(1024**2)
     except urllib.error.HTTPError as error:
         error.close()
         why = f"({error.code} {error.reason}).{_hint(error.code, kind)}"
-        raise ValueError(f"The collector at {_without_password(address)} refused the spans {why}") from error
+        raise ValueError(f"The collector at {shown} refused the spans {why}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
-        raise ValueError(
-            f"No collector answers at {_without_password(address)} ({reason}): check the address."
-        ) from error
+        raise ValueError(f"No collector answers at {shown} ({reason}): check the address.") from error
     spans = sum(
         len(scope["spans"]) for resource in content["resourceSpans"] for scope in resource["scopeSpans"]
     )
-    return f"{spans} spans sent to {_without_password(address)}"
-
-
-def _without_password(address: str) -> str:
-    """Return the address without user name, password, parameters and fragment."""
-    parts = urllib.parse.urlsplit(address)
-    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return f"{spans} spans sent to {shown}"
 
 
 def _hint(code: int, kind: str) -> str:

@@ -13,6 +13,10 @@ from typing import Any, Final
 
 from llm_sandbox_nb.errors import LLMSandboxError
 
+STOPPED = (
+    "A person has ended the work of outside agents in this sandbox: ask them, %sandbox mcp in the notebook allows it "
+    "again."
+)
 MAX_WAIT_SECONDS = 240.0
 """Maximum seconds that one call may wait. Many clients give up after 300."""
 MAX_TIMEOUT_SECONDS = 3600.0

@@ -122,10 +122,10 @@ class Target:
 
 
 def to_model_error(error: BaseException, target: Target) -> ModelError:
-    """Convert any exception of a request to a `ModelError`."""
+    """Convert any exception of a request to a `ModelError`. Return a `ModelError` in its chain unchanged."""
     for part in chain(error):
         if isinstance(part, ModelError):
-            return ModelError(str(part), kind=part.kind, retryable=part.retryable)
+            return part
     failure = examine(error)
     for rule in _RULES:
         if found := rule(failure, target):
@@ -195,13 +195,9 @@ def _loading(failure: Failure, target: Target) -> ModelError | None:
     return None
 
 
-WAITED_FOR = "it is waited for"
-"""Last words of the error message about a server that is not ready."""
-
-
 def _loading_error(state: str, target: Target, after: float | None = None) -> ModelError:
     return ModelError(
-        f"The server of {target.model}{target.where} {state}: {WAITED_FOR}.",
+        f"The server of {target.model}{target.where} {state}.",
         kind="loading",
         retryable=True,
         retry_after=after,

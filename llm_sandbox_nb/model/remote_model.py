@@ -81,7 +81,8 @@ class RemoteModel:
         self._known = KnownHistories()
         self._reasonings = ReasoningOfMessages()
         self._found: Found | None = None
-        """Result of `look_up`, which is called when the server did not find a path or a model. None before."""
+        """Result of `look_up`, which is called when the server did not find a path or a model. None before, and after
+        a lookup without a result: a person may correct the server before a resumed run uses this model again."""
         self._reported: tuple[float, bool, int | None] = (-_REPORT_SECONDS, False, None)
         """Newest report of the context limit: its time, True if the server had replied before, and the limit."""
         self._importing: asyncio.Future[Any] | None = None
@@ -207,8 +208,8 @@ class RemoteModel:
             failure = self._explain(error, target, sent, messages)
             if failure.kind == "not_found" and self._access.api_base:
                 failure = await self._look_at_server(failure, route)
-            # The cause is not shown if it may contain the key.
-            raise failure from (None if has_key(map(str, chain(error))) else error)
+            # The cause is not shown if it may contain the key. An error cannot be its own cause.
+            raise failure from (None if failure is error or has_key(map(str, chain(error))) else error)
         self._habits.answered = True
         if not assembly.ended:
             raise broken_off(target)

@@ -19,7 +19,6 @@ from llm_sandbox_nb.model.contract import (
     ModelSettings,
     Reply,
 )
-from llm_sandbox_nb.model.errors import WAITED_FOR
 
 AttemptCallback = Callable[[int, ModelSettings], None]
 """Function called before each request with the attempt number, which begins at 1, and the settings of the request."""
@@ -115,8 +114,9 @@ async def reply_with_retries(
         except ModelError as failure:
             error = failure
             if error.kind == "loading":
-                loading_since = clock() if loading_since is None else loading_since
-                waited = clock() - loading_since
+                now = clock()
+                loading_since = now if loading_since is None else loading_since
+                waited = now - loading_since
                 wait = policy.wait_for_loading(waited, error)
                 error = error if wait is not None else waited_in_vain(error, waited)
             else:
@@ -133,8 +133,8 @@ async def reply_with_retries(
 
 def waited_in_vain(error: ModelError, seconds: float) -> ModelError:
     """Return the error for a server that was still loading when the wait ended."""
-    ending = f"it was waited for {seconds:.0f} seconds" if seconds else "try again later"
-    return ModelError(str(error).replace(WAITED_FOR, ending), kind=error.kind, retryable=True)
+    ending = f"the run waited {seconds:.0f} seconds for it" if seconds else "try again later"
+    return ModelError(f"{str(error).rstrip('.')}: {ending}.", kind=error.kind, retryable=True)
 
 
 def smaller_request(settings: ModelSettings, error: ModelError) -> ModelSettings | None:

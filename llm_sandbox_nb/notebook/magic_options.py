@@ -43,10 +43,7 @@ _IN_CELLS: dict[str, dict[str, Any]] = {
         "metavar": "NAME",
         "help": "your function of this name, which returns reasons why the result may be wrong; may be repeated",
     },
-    "check": {
-        "help": "a command that checks the result after the model has submitted, where the model can neither see nor "
-        "change it: exit code 0 passes; or the name of your function, which gets the run"
-    },
+    "check": {"help": f"{option('check').help}; or the name of your function of the run"},
     "break": {"dest": "breakpoints"},
     "break_when": {
         "metavar": "NAME",

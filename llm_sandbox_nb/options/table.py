@@ -18,6 +18,7 @@ from typing import Any
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.contract import DEFAULT_COMMAND_TIMEOUT
 from llm_sandbox_nb.sandbox.isolations import ISOLATION_VARIABLE, NETWORKS, PROFILES, isolation_choices
+from llm_sandbox_nb.trajectory.run_folder import RUNS
 
 Convert = Callable[[Any], Any]
 
@@ -301,7 +302,7 @@ RESOURCE_OPTIONS = (
 FILE_OPTIONS = (
     Option("input_dir", "file or folder whose content the model finds in its input folder", metavar="PATH",
            short="i", in_notebook=False),
-    Option("output_dir", "folder in which the run's folder is made", default="sandbox-runs", metavar="FOLDER",
+    Option("output_dir", "folder in which the run's folder is made", default=RUNS, metavar="FOLDER",
            short="o", sets="output_dir"),
     Option("prompt_config", "YAML file with system_prompt and instance_prompt", metavar="FILE", short="p",
            sets="prompt_config"),

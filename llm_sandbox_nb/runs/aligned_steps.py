@@ -26,15 +26,16 @@ class AlignedRow:
 def align(runs: Sequence[Sequence[Step]]) -> list[AlignedRow]:
     """Align the steps of all runs in rows, in the order of the first run.
 
-    Steps that match no step of the first run are in further rows, in which the first run has no step.
+    Steps that match no step of the first run are in further rows, in which the first run has no step. They are aligned
+    in the same way, so that they may match each other.
     """
     first, others = runs[0], runs[1:]
     pairs = [_pairs(first, other) for other in others]
     rows: list[AlignedRow] = []
     for place in range(len(first) + 1):
         between = [inserted.get(place, []) for _, inserted in pairs]
-        for number in range(max((len(steps) for steps in between), default=0)):
-            rows.append(_row((None, *(steps[number] if number < len(steps) else None for steps in between))))
+        if any(between):
+            rows += [_row((None, *row.steps)) for row in align(between)]
         if place < len(first):
             rows.append(_row((first[place], *(matched.get(place) for matched, _ in pairs))))
     return rows

@@ -84,7 +84,8 @@ def list_runs(root: Path, most: int | None = None, elsewhere: Iterable[Path] = (
     folders = _folders(root, elsewhere)
     short = short_ids(folders)
     names = {folder.name: short_id for folder, short_id in short.items()}
-    entries = [_entry(folder, short[folder], names) for folder in folders[-(most or 0) :]]
+    newest = folders if most is None else folders[max(0, len(folders) - most) :]
+    entries = [_entry(folder, short[folder], names) for folder in newest]
     return sorted(entries, key=lambda entry: (entry.started or 0.0, entry.name))
 
 

@@ -37,6 +37,7 @@ from llm_sandbox_nb.agent.session import Session
 from llm_sandbox_nb.agent.tools.outside_tools import KeepingTool, outside_toolbox
 from llm_sandbox_nb.agent.workspace import Workspace
 from llm_sandbox_nb.errors import LLMSandboxError
+from llm_sandbox_nb.mcp_server.tools import STOPPED
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.runs.rewind import runs_since
 from llm_sandbox_nb.runs.run import Run
@@ -63,16 +64,12 @@ _MAX_CHANGES = 100
 _FIRST_MESSAGES = 2
 """Number of messages in the conversation before the first call."""
 _TOOL_NAMES = {"run_command": "execute_bash"}
-STOPPED = (
-    "A person has ended the work of outside agents in this sandbox: ask them, %sandbox mcp in the notebook allows it "
-    "again."
-)
 _FAILED = (
     "The work of outside agents in this sandbox has ended with an error, which the notebook shows: ask the person to "
     "execute %sandbox mcp in the notebook again."
 )
 OTHER_RUN = "A run of the notebook uses this sandbox now: try again when it has ended."
-_LOST = "The sandbox is lost: ask the person to execute %sandbox mcp in the notebook again."
+LOST = "The sandbox is lost: ask the person to execute %sandbox mcp in the notebook again."
 _NOT_SET_UP = "The sandbox is still being set up: try again in a moment."
 REWOUND = (
     "A person has rewound the sandbox during this call: look at the files again, then decide what to do."
@@ -186,7 +183,7 @@ class OutsideAgent:
         if self.ended:
             raise OutsideError(self._end_reason)
         if box is None:
-            raise OutsideError(_LOST if self.ready.is_set() else _NOT_SET_UP)
+            raise OutsideError(LOST if self.ready.is_set() else _NOT_SET_UP)
         return box
 
     @property

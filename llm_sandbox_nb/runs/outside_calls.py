@@ -21,6 +21,7 @@ from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles
 from llm_sandbox_nb.runs.fork import fork
 from llm_sandbox_nb.runs.outside_agent import (
+    LOST,
     MODEL,
     OutsideAgent,
     OutsideCall,
@@ -108,7 +109,7 @@ class OutsideCalls:
         except (OutsideError, InputError, ControlError, SandboxError, OSError) as error:
             text = str(clean_text(str(error))) or type(error).__name__
             if isinstance(error, SandboxLostError):
-                text = f"The sandbox is lost: ask the person to execute %sandbox mcp in the notebook again. ({text})"
+                text = f"{LOST} ({text})"
             return {"text": text, "data": {"error": text}, "error": True}
 
     @property

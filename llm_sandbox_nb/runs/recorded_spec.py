@@ -32,6 +32,7 @@ from llm_sandbox_nb.sandbox.isolations import (
     default_network,
     isolates,
 )
+from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.mcp_calls import recorded_servers
 
 _ADDRESSES = re.compile(r"url|uri|base|host|endpoint|proxy|server", re.IGNORECASE)
@@ -70,7 +71,7 @@ def recorded_spec(
         settings=settings,
         toolbox=_same_tools(run, tools, mcp_tool),
         check=_check(run, changed),
-        pause_rules=dataclasses.replace(spec.pause_rules, step=False),
+        pause_rules=dataclasses.replace(spec.pause_rules, step=_was_stepping(run)),
         provenance={},
         isolation=None,
         **valid_options(changed),
@@ -200,6 +201,20 @@ def _recorded_pause_rules(run: RunRecord) -> PauseRules:
         raise InputError(
             f"The record has invalid rules for pauses, so the run cannot resume: {error}"
         ) from None
+
+
+def _was_stepping(run: RunRecord) -> bool:
+    """Return True if the run was in the mode `stepping` at HEAD. The newest option or decision sets the mode."""
+    stepping = False
+    for event in run.trajectory.path:
+        match event:
+            case ev.Controlled(action="step" | "resume" as action):
+                stepping = action == "step"
+            case (
+                ev.RunStarted(settings={"halts": {"step": value}}) | ev.SettingsChanged(halts={"step": value})
+            ):
+                stepping = value is True
+    return stepping
 
 
 def missing_pause_functions(run: RunRecord) -> list[str]:

@@ -39,6 +39,7 @@ from llm_sandbox_nb.trajectory.journal import load_text
 from llm_sandbox_nb.trajectory.mcp_calls import recorded_servers
 from llm_sandbox_nb.trajectory.messages import message_text
 from llm_sandbox_nb.trajectory.replay_outcome import write_outcome
+from llm_sandbox_nb.trajectory.run_folder import RUNS
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
 
 R = TypeVar("R", bound=RunRecord)
@@ -237,7 +238,7 @@ async def play(
         },
     )
     opening = SandboxOpening.new(sandbox_options(run, options))
-    default_parent = run.folder.parent if run.has_journal else Path("sandbox-runs")
+    default_parent = run.folder.parent if run.has_journal else Path(RUNS)
     parent = default_parent if output_dir is None else Path(output_dir)
     recorder = Recorder(new_run_folder(parent, None))
     new = type(run)(recorder.folder, recorder.trajectory)

@@ -276,7 +276,7 @@ def _pause_rules(run: RunRecord, known: PauseRules, given: Mapping[str, Any]) ->
     new = checked_pause_rules(**given)
     return dataclasses.replace(
         known,
-        step=new.step,
+        step=new.step if "step" in given else known.step,
         breakpoints=new.breakpoints if "breakpoints" in given else known.breakpoints,
         predicates=new.predicates if "break_when" in given else known.predicates,
         approve=new.approve if "approve" in given else known.approve,
@@ -340,7 +340,7 @@ def _check_limits(spec: RunSpec, trajectory: Trajectory) -> None:
 
 
 def _record_changes(run: RunRecord, recorder: Recorder, spec: RunSpec, options: ResumeOptions) -> None:
-    """Record changes of model, settings and limits, so that the record shows these values for each step."""
+    """Record changes of model, settings, limits and pause rules, so that the record shows the values for each step."""
     model = spec.model.name if spec.model.name != run.model else None
     settings = _given_values(options.settings, spec.settings)
     settings |= {name: getattr(spec, name) for name in options.run_options}
@@ -348,10 +348,11 @@ def _record_changes(run: RunRecord, recorder: Recorder, spec: RunSpec, options: 
         settings["check"] = spec.check and spec.check.as_json()
     _note_missing_check(run, recorder, spec)
     limits = _given_values(options.limits, spec.limits)
-    if model or settings or limits:
+    halts = {name: rule for name, rule in spec.pause_rules.as_json().items() if name in options.pause}
+    if model or settings or limits or halts:
         recorder.emit(
             ev.SettingsChanged(
-                model=model, settings=public_settings(settings), limits=limits, source="python"
+                model=model, settings=public_settings(settings), limits=limits, halts=halts, source="python"
             )
         )
     if options.sandbox is not None:

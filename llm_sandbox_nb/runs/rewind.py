@@ -33,6 +33,7 @@ from llm_sandbox_nb.runs.event_loops import AwaitableResult
 from llm_sandbox_nb.runs.rewind_points import Before, before_calls, end_of_step, files_after
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange, Sandbox
 from llm_sandbox_nb.sandbox.history.diff import differing_paths
+from llm_sandbox_nb.sandbox.history.restore import printable
 from llm_sandbox_nb.sandbox.history.stores import reading_history
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
@@ -386,23 +387,19 @@ def record_files(recorder: Recorder, step: int) -> None:
 
 
 def _listed(changes: Sequence[FileChange]) -> list[str]:
-    lines = [f"  {_MARKS[change.kind]} {_printable(change.path)}" for change in changes[:_MAX_LISTED_PATHS]]
+    lines = [f"  {_MARKS[change.kind]} {printable(change.path)}" for change in changes[:_MAX_LISTED_PATHS]]
     more = len(changes) - _MAX_LISTED_PATHS
     return lines + ([f"  and {more} more"] if more > 0 else [])
 
 
 def _as_json(changes: Sequence[FileChange]) -> dict[str, Any]:
-    shown = [{"path": _printable(change.path), "kind": change.kind} for change in changes[:_MAX_LISTED_PATHS]]
+    shown = [{"path": printable(change.path), "kind": change.kind} for change in changes[:_MAX_LISTED_PATHS]]
     return {"total": len(changes), "paths": shown}
 
 
 def _names(paths: Sequence[str]) -> str:
     more = f" and {len(paths) - _MAX_NAMED_PATHS} more" if len(paths) > _MAX_NAMED_PATHS else ""
-    return ", ".join(_printable(path) for path in paths[:_MAX_NAMED_PATHS]) + more
-
-
-def _printable(path: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in path)
+    return ", ".join(printable(path) for path in paths[:_MAX_NAMED_PATHS]) + more
 
 
 def changed_by(runs: Iterable[str]) -> str:

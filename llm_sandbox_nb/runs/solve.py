@@ -44,6 +44,7 @@ from llm_sandbox_nb.sandbox.contract import Directories, Sandbox
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, has_own_root
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.rules import Rule
+from llm_sandbox_nb.trajectory.run_folder import RUNS
 
 
 class LiveCard(Protocol):
@@ -88,7 +89,7 @@ async def solve(
     sandbox: Sandbox | Awaitable[Sandbox] | None = None,
     inputs: InputFiles = None,
     files_of: Run | tuple[Run, int] | None = None,
-    output_dir: str | Path = "sandbox-runs",
+    output_dir: str | Path = RUNS,
     name: str | None = None,
     prompt_config: str | Path | PromptConfig | None = None,
     prompts: WhosePrompts = "own",
@@ -144,9 +145,9 @@ async def solve(
             `ModelSettings`.
         retries: see `RetryPolicy`.
         command_timeout: timeout in seconds for a command, if the model names no timeout.
-        nudges: number of replies in a row without a call after which the model is asked for a call. After one more
-            such reply, the run ends with `answered` or `no_answer`. With `"all"`, the model is asked after every such
-            reply until a limit ends the run, as in benchmarks.
+        nudges: number of replies in a row without a call that are answered with a request for a call. One more such
+            reply ends the run with `answered` or `no_answer`. With `"all"`, only a limit ends the run, as in
+            benchmarks.
         tool_calls: `"native"` calls, calls written as `"text"`, or `"auto"`. `"auto"` uses native calls, and text if
             native calls fail or are known to fail with the model.
         same_failures: number of times in a row that the same call may fail before the run ends with `repeated`.
@@ -156,13 +157,13 @@ async def solve(
             output to one line. `"summary"` replaces old steps by a summary that the model writes. `"full"` sends the
             whole conversation until it no longer fits.
         check: a command that checks the result after the model has submitted, or a function of the run that returns
-            true or false, a number or a text. The command passes with exit code 0. It runs in a sandbox of its own
-            with a copy of the model's folders, so that the model can neither see nor change the check. `run.checks`
-            has the verdicts.
-        check_files: files that only the check gets, in the form of `inputs`. The command runs in the folder of these
-            files.
-        check_tries: maximum number of checks. After each failed check except the last, the model reads the output of
-            the check and continues in its sandbox.
+            true or false, a number or a text. Exit code 0 of the command passes. The command runs in a sandbox of its
+            own with a copy of the model's folders, so that the model can neither see nor change the command.
+            `run.checks` has the verdicts.
+        check_files: files that only the check gets, in the form of `inputs`. The command of the check runs in the
+            folder of these files.
+        check_tries: how often the result is checked. After each failed check except the last, the model reads the
+            output and continues in its sandbox.
         check_timeout: timeout in seconds for each check.
         tools: your own functions that the model can call too. Their names, docstrings and types explain them to the
             model. These functions run in this process with your rights, and not in the sandbox.
@@ -177,7 +178,7 @@ async def solve(
         on_run: function that is called with the run as soon as the run's folder exists.
         control: object that can pause and stop the run, and send messages to the model. It is also in `run.control`. A
             run that the control stops is returned with the stop reason `interrupted`.
-        step: True to pause before the first call, and at each step.
+        step: True to pause before the first call, then at each call and observation.
         breakpoints: expressions such as `"tool == 'execute_bash' and 'rm ' in command"`; see `breakpoints`.
         break_when: functions that get a `Moment`, which is a pending or a finished call, and return True to pause.
         approve: `"ask"` pauses before every call, `"edits"` before every command, `"auto"` never pauses.

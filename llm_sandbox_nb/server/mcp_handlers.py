@@ -38,6 +38,7 @@ from llm_sandbox_nb.mcp_server.messages import (
     response,
 )
 from llm_sandbox_nb.mcp_server.sessions import ClientFacts, McpSession, Sessions
+from llm_sandbox_nb.mcp_server.tools import STOPPED
 from llm_sandbox_nb.server.handlers import API, ID, SandboxAPIHandler, rest_verb
 from llm_sandbox_nb.server.manager import SandboxManager, UnknownSandboxError
 from llm_sandbox_nb.server.mcp_grants import McpGrants
@@ -52,10 +53,6 @@ _KEEP_ALIVE_SECONDS = 15.0
 _BASE_URL_PATTERN = re.compile(r"https?://[\w.:\[\]~%/@+-]{1,1000}/", re.ASCII)
 NOT_OPEN = (
     "The notebook does not offer its sandbox now: ask the person to execute %sandbox mcp in the notebook, then call "
-    "again."
-)
-ENDED = (
-    "A person has ended the work of outside agents in this sandbox: ask them, %sandbox mcp in the notebook allows it "
     "again."
 )
 OTHER_MODEL = (
@@ -134,7 +131,7 @@ class KernelHost:
         if run is None:
             raise _NotOpenError(NOT_OPEN)
         if run.finished:
-            raise _NotOpenError(ENDED)
+            raise _NotOpenError(STOPPED)
         self.runs.note_activity()
         return run, inside
 

@@ -23,7 +23,7 @@ from llm_sandbox_nb.server.runs import (
     UnknownRunError,
 )
 from llm_sandbox_nb.server.sockets import Socket
-from llm_sandbox_nb.trajectory.run_folder import JOURNAL, notebook_folder_name
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RUNS, notebook_folder_name
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.trajectory.run_summary import RunSummary
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 RUN_ID = r"(?P<run_id>[A-Za-z0-9][\w-]{0,127})"
 BROKEN, FOREIGN, UNKNOWN, REPLACED = 4400, 4403, 4404, 4409
 """Close codes for a broken protocol, a run of another kernel, an unknown run, and a newer connection of the kernel."""
-RECORDS = "sandbox-runs"
-"""Name of the folder for records next to a notebook, unless `%config SandboxMagics.output_dir` names another one."""
 SHARED_NOTEBOOKS = "collaborative_document_save_delay"
 """Setting of this server that exists if jupyter-collaboration shares notebooks between pages."""
 MAX_LISTED_RUNS = 30
@@ -83,7 +81,7 @@ def contents_path(handler: SandboxAPIHandler, path: str) -> Path | None:
 
 def records_folder(notebook: Path) -> Path:
     """Return the default folder for the records of a notebook's runs. A setting can name another folder."""
-    return notebook.parent / RECORDS / notebook_folder_name(notebook.name)
+    return notebook.parent / RUNS / notebook_folder_name(notebook.name)
 
 
 def record_folder(notebook: Path, run_id: str) -> Path | None:

@@ -674,7 +674,8 @@ class SettingsChanged(EventBase):
     limits: dict[str, Any] = Field(default_factory=dict)
     """Changed limits on steps, tokens, US dollars or seconds."""
     halts: dict[str, Any] = Field(default_factory=dict)
-    """Changed pause rules. `breakpoints`: list of expressions. `approve`: ask, edits or auto."""
+    """Changed pause rules. `breakpoints`: list of expressions. `approve`: ask, edits or auto. `step`: True or False.
+    `break_when`: names of functions."""
     network: dict[str, Any] = Field(default_factory=dict)
     """`allow`: further hosts that the sandbox may reach. `allow_once`: hosts that the sandbox may connect to once."""
     source: str = ""

@@ -505,7 +505,7 @@ export interface ISettingsChanged extends IEventBase {
   settings: Record<string, unknown>;
   /** Changed limits on steps, tokens, US dollars or seconds. */
   limits: Record<string, unknown>;
-  /** Changed pause rules. `breakpoints`: list of expressions. `approve`: ask, edits or auto. */
+  /** Changed pause rules. `breakpoints`: list of expressions. `approve`: ask, edits or auto. `step`: True or False. `break_when`: names of functions. */
   halts: Record<string, unknown>;
   /** `allow`: further hosts that the sandbox may reach. `allow_once`: hosts that the sandbox may connect to once. */
   network: Record<string, unknown>;

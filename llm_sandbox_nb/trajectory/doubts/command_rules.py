@@ -9,7 +9,15 @@ from collections.abc import Iterator
 
 from llm_sandbox_nb.formatting import format_count, plural
 from llm_sandbox_nb.trajectory.doubts.check_commands import CheckRun, checks_of
-from llm_sandbox_nb.trajectory.doubts.evidence import PROGRAMS, Action, Evidence, ending_of, is_aside, name_of
+from llm_sandbox_nb.trajectory.doubts.evidence import (
+    PROGRAMS,
+    Action,
+    Evidence,
+    ending_of,
+    is_aside,
+    name_of,
+    once,
+)
 from llm_sandbox_nb.trajectory.events import Doubt
 from llm_sandbox_nb.trajectory.step_line import one_line
 
@@ -36,7 +44,7 @@ def says_failure(text: str) -> bool:
 
 def failed_check(evidence: Evidence) -> Iterator[Doubt]:
     """The last test, build or check before the answer failed, or a program was changed after this check."""
-    checks = [check for action in evidence.actions for check in checks_of_action(evidence, action)]
+    checks = [check for action in evidence.actions for check in checks_of(action)]
     if not checks:
         return
     told = says_failure(f"{evidence.answer or ''}\n{evidence.last_words}")
@@ -73,14 +81,6 @@ def failed_check(evidence: Evidence) -> Iterator[Doubt]:
         path, step = changed
         text = f"{name_of(path)} was changed after the last {last.word}, which was at step {last.action.step}"
         yield Doubt(rule="failed check", step=step, text=text, severity="medium")
-
-
-def checks_of_action(evidence: Evidence, action: Action) -> list[CheckRun]:
-    """Return the checks of an action. The result is cached in `evidence`."""
-    known: dict[int, list[CheckRun]] = evidence.__dict__.setdefault("_checks", {})
-    if action.number not in known:
-        known[action.number] = checks_of(action)
-    return known[action.number]
 
 
 def _failing(checks: list[CheckRun]) -> Iterator[CheckRun]:
@@ -352,7 +352,7 @@ def _hid(evidence: Evidence, action: Action) -> Iterator[Doubt]:
         if evidence.stop_reason and action.writes and _left_broken(evidence, action):
             yield _doubt(action, f"the command failed, and {_made(evidence, action)} is used", "high")
         return
-    if checks_of_action(evidence, action):
+    if checks_of(action):
         return
     handled = "||" in action.command
     if not handled and not _only_looks(action) and (found := _printed(action)):
@@ -383,15 +383,9 @@ _WARNING_HINTS = ("warn", "skip", "ignor", "could", "failed", "unable", "cannot"
 _BEGINNING_HINTS = ("arn", "kip", "ould not", "ailed", "rror", "nvalid")
 
 
+@once
 def _printed(action: Action) -> str:
     """Return the error that a command printed in spite of exit code 0. Empty if the command printed no error."""
-    known: str | None = action.__dict__.get("_printed")
-    if known is None:
-        known = action.__dict__["_printed"] = _error_in(action)
-    return known
-
-
-def _error_in(action: Action) -> str:
     for text in (action.stderr, action.stdout):
         if text is action.stdout and "2>&1" not in action.command and "Traceback" not in text:
             continue  # printed data may contain such words
@@ -454,7 +448,7 @@ def _left_broken(evidence: Evidence, action: Action) -> bool:
         for version in action.writes
         if ending_of(version.path) not in PROGRAMS and version.change and version.change.size
     }
-    if not paths or checks_of_action(evidence, action):
+    if not paths or checks_of(action):
         return False
     used = {version.path for version in evidence.results if version.action is action}
     used |= {read.path for other in evidence.chain for read in other.reads if read.action is action}
@@ -561,15 +555,13 @@ def _executes(action: Action, path: str) -> bool:
     )
 
 
+@once
 def _may_warn(action: Action) -> bool:
-    known: bool | None = action.__dict__.get("_may_warn")
-    if known is None:
-        merged = "2>&1" in action.command
-        text = (action.output if merged else action.stderr).lower()
-        known = any(hint in text for hint in _WARNING_HINTS)
-        known = known or (not merged and any(hint in action.stdout for hint in _BEGINNING_HINTS))
-        action.__dict__["_may_warn"] = known
-    return known
+    merged = "2>&1" in action.command
+    text = (action.output if merged else action.stderr).lower()
+    if any(hint in text for hint in _WARNING_HINTS):
+        return True
+    return not merged and any(hint in action.stdout for hint in _BEGINNING_HINTS)
 
 
 def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:

@@ -135,7 +135,7 @@ def _removed(evidence: Evidence, action: Action, version: Version, moved: bool) 
         return ""
     if version.before is not None and version.before.action is not None:
         return ""
-    if ending_of(path) not in DATA and not path.startswith("input/"):
+    if ending_of(path) not in DATA and not path.startswith(f"{evidence.input}/"):
         return ""
     asked = _SAYS_GONE.search(evidence.task)
     named = _SAYS_GONE.search(action.said) and (

@@ -9,15 +9,17 @@ import copy
 import fnmatch
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 from llm_sandbox_nb.shell_parser import Command, shell_commands
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.step_line import ToolKind, path_below, shown_text, tool_kind
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
+_T = TypeVar("_T")
 # A record may come from anyone and be very large, so these limits bound the time that the rules take.
 _COMMAND_CHARACTERS = 32 * 1024
 _OUTPUT_CHARACTERS = 2 * 1024
@@ -189,6 +191,8 @@ class Action:
     writes: list[Version] = field(default_factory=list)
     repetitions: int = 1
     """Number of successive actions up to this one with the same arguments and the same result."""
+    known: dict[object, Any] = field(default_factory=dict)
+    """Results of rules about this action, which `once` and `says` compute only once."""
 
     @property
     def result(self) -> ev.CallFinished:
@@ -254,6 +258,19 @@ class Action:
         return " ".join(ends_of(value) for value in values.values() if isinstance(value, str))
 
 
+def once(function: Callable[[Action], _T]) -> Callable[[Action], _T]:
+    """Make a function that computes its result once for each action."""
+
+    @wraps(function)
+    def known(action: Action) -> _T:
+        if function not in action.known:
+            action.known[function] = function(action)
+        result: _T = action.known[function]
+        return result
+
+    return known
+
+
 def ends_of(text: str) -> str:
     """Return the beginning and the end of a text. Very long words are cut, so that matching stays fast."""
     if len(text) > 2 * _OUTPUT_CHARACTERS:
@@ -270,6 +287,11 @@ def without_long_words(text: str) -> str:
     return _LONG_WORD.sub(lambda found: f"{found[0][:_WORD_CHARACTERS]} ", text)
 
 
+def _named_folder(path: object, root: str) -> str:
+    """Return the path of a folder that the prompts name, relative to `root`. Empty if the folder is elsewhere."""
+    return path[len(root) + 1 :].rstrip("/") if isinstance(path, str) and path.startswith(f"{root}/") else ""
+
+
 class Evidence:
     """Evidence from the record of a run up to its newest call. `take` adds new calls."""
 
@@ -284,6 +306,8 @@ class Evidence:
         """Reason of the run's end. None before the end."""
         self.output = "output"
         """Path of the folder for results, relative to the folder of the run."""
+        self.input = "input"
+        """Path of the folder with the input files, relative to the folder of the run."""
         self._steps: list[Step] | None = None
         self._at = (0, 0)
         self._by_name: dict[str, list[str]] = {}
@@ -425,11 +449,11 @@ class Evidence:
             return
         prompts = start.settings.get("prompts")
         if isinstance(prompts, dict):
-            output, work = prompts.get("output_dir"), prompts.get("working_dir")
-            if isinstance(output, str) and isinstance(work, str) and output.startswith(f"{work}/"):
-                self.output = output[len(work) + 1 :].rstrip("/")
+            root = str(prompts.get("working_dir"))
+            self.output = _named_folder(prompts.get("output_dir"), root) or self.output
+            self.input = _named_folder(prompts.get("input_dir"), root) or self.input
         for name in start.inputs[:_MAX_FILES]:
-            self._remember(Version(f"input/{name}", None))
+            self._remember(Version(f"{self.input}/{name}", None))
 
     def _add(self, step: Step, call: Call) -> Action:
         root = self.trajectory.root

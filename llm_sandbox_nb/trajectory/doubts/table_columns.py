@@ -26,11 +26,11 @@ TABLES = frozenset({"csv", "tsv", "tab", "psv"})
 
 def says(evidence: Evidence, action: Action, words: re.Pattern[str]) -> bool:
     """Return True if `words` matches the model's text in the step of an action, or a comment in the command."""
-    known: dict[re.Pattern[str], bool] = action.__dict__.setdefault("_says", {})
-    if words not in known:
+    if words not in action.known:
         comments = (line for line in action.command.splitlines() if line.lstrip().startswith("# "))
-        known[words] = bool(words.search(action.said) or any(words.search(line) for line in comments))
-    return known[words]
+        action.known[words] = bool(words.search(action.said) or any(words.search(line) for line in comments))
+    found: bool = action.known[words]
+    return found
 
 
 def version_before(version: Version) -> Version | None:

@@ -301,7 +301,7 @@ def test_a_server_that_is_started_again_during_a_run(
         code = main(["run", "How many?", "-m", "m", *where, "--model_wait", "60"])
     told = "".join(capfd.readouterr())
     assert code == ENDED_WELL, told
-    assert "it is waited for" in told
+    assert "cannot answer now" in told
     assert [one.roles.count("assistant") for one in posts] == [0, 1, 2]
     [written] = tmp_path.glob("runs/*/files/log")
     assert written.read_text() == "1\n2\n"

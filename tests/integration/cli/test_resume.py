@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import pytest
 import yaml
 from answering_server import Answer, AnsweringServer
 from cli_process import CommandLine, Done
@@ -138,6 +139,21 @@ def test_options_of_a_run_that_a_resume_changes_hold_and_are_recorded(
         3,
         1,
     )
+
+
+@pytest.mark.parametrize("rule", [("--step",), ("--approve", "ask")])
+def test_a_resume_without_options_asks_as_the_run_did(
+    rule: tuple[str, ...], command_line: CommandLine, tmp_path: Path
+) -> None:
+    (tmp_path / "script.yaml").write_text(turns("echo one", "echo two"))
+    words = ("-m", "scripted/script.yaml", *PROCESS)
+    first = command_line("run", "-q", "Work", *words, *rule, stdin="")
+    assert first.code == 130, first.out + first.err
+    again = command_line("resume", first.folder, *PROCESS, "--break", "tool == 'submit'", stdin="n No.\n")
+    assert again.code == 130, again.out + again.err
+    denied, submit = (step.calls[0] for step in Run.load(first.folder).steps[1:])
+    assert (denied.started, denied.output.partition("\n")[0]) == (None, "No.")
+    assert submit.started is None
 
 
 def test_how_long_a_server_is_waited_for_is_an_option_of_a_resume(command_line: CommandLine) -> None:

@@ -528,7 +528,7 @@ def test_a_server_that_loads_its_model_is_waited_for(server_name: str) -> None:
     assert [error.kind for error in failures] == ["loading"] * 12, (
         "more than the attempts that a failure gets"
     )
-    assert "it is waited for" in str(failures[0])
+    assert str(failures[0]).startswith(f"The server of m at {server.url} is not ready (")
 
 
 def test_a_model_that_cannot_be_loaded_is_not_waited_for() -> None:
@@ -543,9 +543,10 @@ def test_waiting_for_a_model_has_an_end() -> None:
     with AnsweringServer(lambda asked: LOADING["llama.cpp"]) as server:
         error = failure(model_at(server), policy=policy)
         assert error.kind == "loading"
+        assert str(error).endswith("is not ready (Loading model): the run waited 0 seconds for it.")
         once = RetryPolicy(attempts=1)
         before = len(server.posts)
-        failure(model_at(server), policy=once)
+        assert str(failure(model_at(server), policy=once)).endswith("(Loading model): try again later.")
         assert len(server.posts) == before + 1
 
 

@@ -111,6 +111,6 @@ def test_a_server_that_does_not_come_back_ends_the_run_with_its_reason(tmp_path:
             retries=RetryPolicy(first_wait=0.1, loading_wait=wait, loading_pause=0.1),
         )  # fmt: skip
 
-    with pytest.raises(RunError, match=r"it was waited for [01] seconds") as caught:
+    with pytest.raises(RunError, match=r"the run waited [01] seconds") as caught:
         run(attempt(), timeout=300)
     assert caught.value.run.stop_reason == "model_error"

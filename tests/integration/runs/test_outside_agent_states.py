@@ -11,8 +11,9 @@ from support import run
 
 from llm_sandbox_nb.agent import session
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules
+from llm_sandbox_nb.mcp_server.tools import STOPPED
 from llm_sandbox_nb.runs import outside_agent
-from llm_sandbox_nb.runs.outside_agent import STOPPED, start_agent
+from llm_sandbox_nb.runs.outside_agent import start_agent
 from llm_sandbox_nb.runs.outside_calls import OutsideCalls
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.open import open_sandbox

@@ -20,6 +20,7 @@ from time_travel import awaited, begun, files_of, same_as_loaded, talked, writes
 from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.runs.catalog import list_runs
 from llm_sandbox_nb.runs.event_loops import EventLoops
+from llm_sandbox_nb.runs.recorded_spec import recorded_spec
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -363,6 +364,38 @@ async def test_a_loaded_run_asks_for_the_approvals_that_it_asked_for_before(tmp_
     again = Run.load(run.folder)
     await again.resume(break_when=(), breakpoints=(), on_pause="continue", **options)
     assert pauses("approval", again) == [1, 2, 3, 4]
+
+
+@awaited
+async def test_a_loaded_run_steps_as_long_as_a_person_did_not_continue_it(tmp_path: Path) -> None:
+    def pauses(run: Run) -> list[int]:
+        return [event.step for event in run.trajectory.path if isinstance(event, ev.CallHeld)]
+
+    options: dict[str, Any] = {"isolation": "process"}
+    run = await solve(
+        "A task.",
+        model=TalkingModel(3),
+        output_dir=tmp_path,
+        step=True,
+        on_pause=lambda held: "step" if held.steps[-1].number == 1 else "continue",
+        **options,
+    )
+    assert pauses(run) == [1, 1, 2], "the person steps through the first step, then continues"
+    await run.rewind(1)
+    loaded = Run.load(run.folder)
+    with pytest.raises(InputError, match="Nobody could decide"):
+        await loaded.resume(model=TalkingModel(3), **options)
+    await loaded.resume(model=TalkingModel(3), on_pause="continue", **options)
+    assert pauses(loaded) == [1, 1, 2]
+    again = Run.load(run.folder)
+    await again.resume("More.", model=TalkingModel(3), **options)
+    await again.rewind(1)
+    await again.resume(step=False, model=TalkingModel(3), **options)
+    assert pauses(again) == [1, 1]
+    assert not recorded_spec(Run.load(run.folder), TalkingModel(3)).pause_rules.step
+    await again.resume("More.", step=True, approve="ask", model=TalkingModel(3), on_pause="stop", **options)
+    rules = recorded_spec(Run.load(run.folder), TalkingModel(3)).pause_rules
+    assert (rules.step, rules.approve) == (True, "ask"), "rules that a resume was given"
 
 
 @awaited

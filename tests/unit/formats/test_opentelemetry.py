@@ -193,6 +193,12 @@ def test_a_collector_gets_valid_spans(collector: Collector, monkeypatch: pytest.
     assert len(found[0].trace_id) == 16
 
 
+def test_the_parameters_of_an_address_are_sent_but_not_shown(collector: Collector) -> None:
+    said = opentelemetry.send(opentelemetry.write(run()), f"{collector.address}?token=abc&x=1")
+    assert said == f"3 spans sent to {collector.address}"
+    assert [path for path, *_ in collector.got] == ["/v1/traces?token=abc&x=1"]
+
+
 def test_without_the_package_of_protobuf_it_is_json(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,11 +131,18 @@ def test_a_chain_that_bites_its_tail_ends() -> None:
     assert examine(first).detail == "b"
 
 
-def test_an_error_of_ours_passes_through() -> None:
-    inner = ModelError("ours.", kind="script")
+@pytest.mark.parametrize(
+    "inner",
+    [
+        ModelError("Ours.", kind="loading", retryable=True, retry_after=3, learned={"refused": ["stream"]}),
+        ContextOverflowError("Ours.", context_limit=10, prompt_tokens=20, completion_limit=5),
+    ],
+)
+def test_an_error_of_ours_passes_through_with_all_that_it_says(inner: ModelError) -> None:
     outer = RuntimeError("wrapped")
     outer.__cause__ = inner
-    assert (str(to_model_error(outer, TARGET)), to_model_error(outer, TARGET).kind) == ("ours.", "script")
+    found = to_model_error(outer, TARGET)
+    assert (type(found), str(found), vars(found)) == (type(inner), "Ours.", vars(inner))
 
 
 @given(st.text(max_size=3000), st.sampled_from([400, 401, 403, 404, 408, 422, 429, 500, 503]))

@@ -55,6 +55,11 @@ def test_three_runs_and_an_empty_one() -> None:
     assert shape(steps(""), steps("a")) == ["-ac"]
 
 
+def test_steps_that_the_first_run_lacks_are_aligned_with_each_other() -> None:
+    assert shape(steps("ab"), steps("axyb"), steps("ayb")) == ["aaas", "-x-c", "-yyc", "bbbs"]
+    assert shape(steps("a"), steps("axy"), steps("ay"), steps("axy")) == ["aaaas", "-x-xc", "-yyyc"]
+
+
 @given(st.lists(st.text("abc", max_size=6), min_size=2, max_size=4))
 def test_every_step_stands_once_and_in_order(runs: list[str]) -> None:
     rows = align([steps(run) for run in runs])

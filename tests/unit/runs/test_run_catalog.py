@@ -77,6 +77,7 @@ def test_runs_of_all_notebooks_are_in_the_order_of_their_start(capsys: pytest.Ca
     make("20260101-120000-bbbb2222", time=100.0, root="sandbox-runs/two")
     make("20260101-120000-cccc3333", time=200.0)
     assert [entry.short_id for entry in list_runs(Path("sandbox-runs"))] == ["bbbb", "cccc", "aaaa"]
+    assert [len(list_runs(Path("sandbox-runs"), most)) for most in (0, 1, 3, 4)] == [0, 1, 3, 3]
     assert said(capsys).splitlines()[-1].startswith("3 runs, ")
 
 

@@ -93,6 +93,38 @@ def recorded(tmp_path: Path) -> Path:
     return recorder.folder
 
 
+def called(step: int, command: str, output: str = "", **result: Any) -> list[ev.Event]:
+    call: Any = {"step": step, "call_id": f"c{step}"}
+    proposed = ev.CallProposed(
+        **call, tool="execute_bash", raw_arguments="{}", arguments={"command": command}
+    )
+    finished = ev.CallFinished(**call, observation=output, stdout=output, **result)
+    return [ev.ModelReplied(step=step, message={"role": "assistant", "content": ""}), proposed, finished]
+
+
+def test_after_a_rewind_the_checks_of_the_other_branch_count_no_more() -> None:
+    finder, start = DoubtFinder(), start_event()
+    failed = called(1, "pytest -q | tail -1", "1 failed in 0.1s", exit_code=0)
+    assert isinstance(failed[-1], ev.CallFinished)
+    finder.newest(Trajectory([start, *failed]), failed[-1])
+    finish = ev.RunFinished(stop_reason="submitted", answer="Done.", steps=1)
+    other = [start, *called(1, "echo done", "done", exit_code=0), finish]
+    assert finder.all(Trajectory(other), finish) == doubts(other) == []
+
+
+@pytest.mark.parametrize("folder", ["input", "given"])
+def test_a_given_file_is_missed_in_the_folder_that_the_prompts_name(folder: str) -> None:
+    prompts = {"working_dir": "/w", "input_dir": f"/w/{folder}", "output_dir": "/w/out"}
+    gone = ev.FileDiff(path=f"{folder}/model.bin", kind="deleted", size=9)
+    finish = ev.RunFinished(stop_reason="submitted", answer="Done.", steps=1)
+    events = [
+        start_event(inputs=["model.bin"], settings={"prompts": prompts}),
+        *called(1, f"rm {folder}/model.bin", exit_code=0, changes=[gone]),
+        finish,
+    ]
+    assert [one.text for one in doubts(events)] == ["model.bin, a given file, was removed"]
+
+
 def test_every_place_shows_the_same(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Run.load(recorded)
     expected = [one.line for one in run.doubts]
