@@ -300,6 +300,10 @@ test('the table of what is dangerous', () => {
     ['chmod 600 key'],
     ['echo x > notes.txt; echo y >> notes.txt; echo z > new.txt', '> notes.txt'],
     ['ls 2>/dev/null; cat <notes.txt'],
+    ["mv -f 'a b' notes.txt", "mv -f 'a b' notes.txt"],
+    ['cp a b ./notes.txt 2>/dev/null; ls', 'cp a b ./notes.txt'],
+    ['cp notes.txt new.txt && mv new.txt old.txt'],
+    ['cp -an a notes.txt; mv -t old notes.txt; scp a notes.txt; cp notes.txt'],
     ['psql -c "DROP TABLE users"', 'DROP TABLE'],
     [':(){ :|:& };:', ':(){ :|:& };:']
   ]) {
@@ -315,7 +319,7 @@ test('the table of what is dangerous', () => {
 
 test('a command of a megabyte, made to keep the rules busy, is looked at in a moment', () => {
   const begun = cpuTime();
-  for (const piece of ['git push ', 'curl |', 'rm -a ', 'dd of= ', '> "', ':(){ ']) {
+  for (const piece of ['git push ', 'curl |', 'rm -a ', 'dd of= ', '> "', ':(){ ', 'mv ', 'cp a -', 'cp a b;']) {
     waiting(piece.repeat(100_000) + 'rm -rf /');
   }
   assert.ok(cpuTime() - begun < 15_000, `${cpuTime() - begun} ms`);

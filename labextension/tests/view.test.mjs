@@ -219,6 +219,16 @@ test('answer, files, facts and the first error come before the steps', async () 
   assert.equal(gone.querySelector('.lsn-step-head').getAttribute('aria-expanded'), 'true');
 });
 
+test('a call that a person interrupted is no error of the run, and its step is marked', () => {
+  const half = { error: 'interrupted', exit_code: null };
+  const errors = () => texts('.lsn-facts button[data-kind="bad"]:not([hidden])');
+  show([...ending(1, half), done('interrupted')]);
+  assert.deepEqual(errors(), []);
+  assert.ok(place.querySelector('[data-step="1"] [data-tool="failed"]'));
+  show([...ending(1, half), ...ending(2, failing), done('interrupted')]);
+  assert.deepEqual(errors(), ['First error: step 2 →']);
+});
+
 const open = () => all('.lsn-step').filter(one => one.querySelector('.lsn-step-head[aria-expanded="true"]'));
 const openNumbers = () => open().map(one => Number(one.dataset.step));
 

@@ -132,9 +132,10 @@ class CallForm:
         if not isinstance(failure, ModelError):
             return False
         if self.in_text:
-            refused = failure.kind in _STOP_REFUSALS and not self._whole_replies
+            if self._whole_replies or not self.text.form.first_block_ends or failure.kind not in _STOP_REFUSALS:
+                return False
             self._whole_replies = True
-            return refused and self.text.form.first_block_ends
+            return True
         if failure.kind == "tools" and self.may_switch:
             self.switch_to_text(f"{model.name} does not accept tools")
             return True

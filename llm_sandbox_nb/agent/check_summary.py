@@ -99,7 +99,7 @@ def judged(command: str, output: str, exit_code: int | None) -> tuple[bool, str]
     name = shorten(" ".join(command.split()), _MAX_WORDS_LENGTH, "…")
     if exit_code != 0:
         last = next((line.strip() for line in reversed(plain(output).split("\n")) if line.strip()), "")
-        ended = "it was ended" if exit_code is None else f"exit {exit_code}"
+        ended = "it was interrupted" if exit_code is None else f"exit {exit_code}"
         return False, ": ".join(filter(None, [f"{name}, {ended}", shorten(last, _MAX_WORDS_LENGTH, "…")]))
     if _PYTEST_COMMAND.fullmatch(command):
         return False, "pytest wrote no summary: the code under test may have ended it (use -q at most once)"

@@ -236,14 +236,13 @@ class Loop:
             return ""
         silent = self._silent
         silent.add(reply, self.conversation.was_sent, self.form.refused_call)
-        endless = self.spec.nudges == "all"
         patience = USUAL_NUDGES if self.spec.nudges == "all" else self.spec.nudges
         if len(silent) > patience and self._may_switch():
             self.form.switch_to_text(f"The model made no call in {len(silent)} replies")
             nudge = silent.nudge(self.form.nudge_form)
             silent.begin_anew()
         else:
-            if len(silent) > patience and not endless:
+            if len(silent) > patience and self.spec.nudges != "all":
                 await self.submission.end(silent.ending())
             nudge = silent.nudge(self.form.nudge_form)
             if len(silent) == patience:

@@ -36,6 +36,7 @@ from llm_sandbox_nb.trajectory.run_folder import (
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
 _FILES_OF: WeakKeyDictionary[Sandbox, Path] = WeakKeyDictionary()
+"""Folder of the run whose files a sandbox has now, by sandbox. `disown_files` removes the entry."""
 _USERS: WeakKeyDictionary[Sandbox, list[Path]] = WeakKeyDictionary()
 """Folders of the runs whose files a sandbox has had, by sandbox. The newest run is the last one."""
 _IN_USE_BY: WeakKeyDictionary[Sandbox, Path] = WeakKeyDictionary()

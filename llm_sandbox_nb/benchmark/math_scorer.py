@@ -57,6 +57,9 @@ _NO_MATHEMATICS = re.compile(
     r"|\d+\s*['′]\s*\d+|\b[a-z]+\d+[a-z]+\b(?<!\d[xyz])",
     re.IGNORECASE,
 )
+_ENDS_FORMULA = re.compile(r"(?<!\\)\$|\\boxed")
+"""Matches marks at which math-verify ends a formula, so that it would read only the part before or after them."""
+_PRIMES = re.compile(r"(?<=[A-Za-z)}\]])['′]+")
 _OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 _SYMBOLS = {
     "**": "^", "π": "\\pi ", "∞": "\\infty ", "×": "\\times ", "·": "\\cdot ",
@@ -350,8 +353,10 @@ def _date(match: re.Match[str]) -> tuple[int, int, int]:
 
 
 def _expression(text: str) -> str:
-    """Convert notations such as `√5`, `2**3`, `sqrt(2)` and `10^-4` to LaTeX."""
-    text = text.strip().strip("$").replace("\\!", "").replace("{,}", "")
+    """Convert notations such as `√5`, `2**3`, `sqrt(2)`, `10^-4` and `y'` to LaTeX."""
+    text = text.replace("$", "") if text.count("$") > 1 else text.strip().strip("$")
+    text = text.strip().replace("\\!", "").replace("{,}", "")
+    text = _PRIMES.sub(lambda match: "^{" + r"\prime" * len(match[0]) + "}", text)
     text = re.sub(r"\\mathrm\s*\{([a-z])\}", r"\1", re.sub(r"(?<!\\)\\[,;: ]|\\q?quad\b|~", " ", text))
     for symbol, command in _SYMBOLS.items():
         text = text.replace(symbol, command)
@@ -374,10 +379,13 @@ def _expression(text: str) -> str:
 
 @lru_cache(maxsize=2048)
 def _parsed(text: str) -> Any:
-    """Parse a text with math-verify. Return None if math-verify does not read the whole text."""
+    """Parse a text with math-verify. Return None if math-verify does not read the whole text.
+
+    But the result lacks a unit that is not known, and the base of a number, such as `_2`.
+    """
     from math_verify import LatexExtractionConfig, parse
 
-    if not text or len(text) > 1000:
+    if not text or len(text) > 1000 or _ENDS_FORMULA.search(text):
         return None
     found = parse(
         f"${text}$", [LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=_TIMEOUT_SECONDS

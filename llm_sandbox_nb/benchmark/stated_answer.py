@@ -67,6 +67,8 @@ _CORRECTION_LEAD = re.compile(
     r"|(?:it|that|this)\s+should\s+(?:have\s+been|be)|should\s+be|the\s+(?:correct|right)\s+(?:one|value|number)\s+is)\b[\s,:;.!-]*)*",
     re.IGNORECASE,
 )
+_PRIMABLE = re.compile(r"[A-Za-z)}\]]")
+"""Matches a character after which `'` is a prime, as in `y'`, and not a quotation mark."""
 _SUFFIX = re.compile(rf"{ANSWER_SUFFIX}+\s*\Z")
 Reader = Callable[[str], str | None]
 """Function that returns the answer in a part of a sentence, or None if the part contains no answer."""
@@ -209,4 +211,6 @@ def without_remarks(text: str) -> str | None:
     text = _LEADING.sub("", text.strip(), count=1)
     text = _REASON.split(_REMARK.sub("", text.rstrip(".,;: ")), maxsplit=1)[0]
     text = _CLOSING_WORDS.sub("", text)
-    return _SUFFIX.sub("", _REMARK.sub("", text).strip(" \t\"',;:"))
+    text = _REMARK.sub("", text).strip(' \t",;:')
+    primed = text.endswith("'") and not text.startswith("'") and _PRIMABLE.match(text.rstrip("'")[-1])
+    return _SUFFIX.sub("", text if primed else text.strip(" \t\"',;:"))

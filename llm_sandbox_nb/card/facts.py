@@ -13,7 +13,6 @@ from llm_sandbox_nb.card.text import escape
 from llm_sandbox_nb.formatting import clip, format_duration, format_short, format_spent, plural
 from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.trajectory.protection import is_isolated, protection_chip, protection_text
-from llm_sandbox_nb.trajectory.step_line import step_failed
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 
@@ -33,8 +32,8 @@ def facts_html(trajectory: Trajectory, *, live: bool) -> str:
 
 def findings(trajectory: Trajectory) -> list[tuple[int, str]]:
     """Return pairs of step number and text: one for the first error, and one with step 0 for the changed files."""
-    last = (step.number for step in trajectory.steps[-1:] if step_failed(step))
-    number = trajectory.first_failure or next(last, 0)
+    unanswered = (step.number for step in trajectory.steps[-1:] if step.failures and not step.replied)
+    number = trajectory.first_failure or next(unanswered, 0)
     changed = len(trajectory.changed_paths)
     found = [(number, f"First error: step {number}")] if number else []
     return found + ([(0, f"{plural(changed, 'file')} changed")] if changed else [])

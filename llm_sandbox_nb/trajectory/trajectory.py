@@ -171,7 +171,7 @@ class Trajectory:
         that conversation and files agree.
         """
         self.first_failure: int | None = None
-        """Number of the first step in which a call failed."""
+        """Number of the first step in which a call failed. An interruption is not a failure."""
         self.changed_paths: set[str] = set()
         """Paths of the files that calls have changed, according to the record."""
         self.changed: list[ev.SettingsChanged] = []
@@ -522,7 +522,7 @@ class Trajectory:
             case ev.CallFinished():
                 call.result, call.live_output = event, ""
                 self.changed_paths.update(change.path for change in event.changes)
-                if event.failed and self.first_failure is None:
+                if event.failed and event.error != "interrupted" and self.first_failure is None:
                     self.first_failure = event.step
 
     def _add_decision(self, event: ev.CallDecided | ev.SettingsChanged) -> None:

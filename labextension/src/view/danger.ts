@@ -17,7 +17,7 @@ interface IRule {
   outside?: boolean;
 }
 
-/** The table, but for `>`: that is dangerous only over a file that exists. */
+/** The table, but for `>`, `mv` and `cp`: these are dangerous only over a file that exists. */
 const RULES: readonly IRule[] = [
   { pattern: /(?<![\w-])(?:rm|shred|unlink)(?:[ \t]+-[-\w=]{1,30}){0,8}(?=\s)/g, text: 'It deletes files.' },
   { pattern: /\bfind\b[^\n;|&]{0,100}[ \t]-delete\b/g, text: 'It deletes files.' },
@@ -55,6 +55,9 @@ const RULES: readonly IRule[] = [
   { pattern: /:\(\)\s{0,5}\{[^}\n]{0,40}\}\s{0,5};\s{0,5}:/g, text: 'It starts programs without end.' }
 ];
 const REDIRECTED = /(?:^|[^>&\d<=-])(>\|?[ \t]{0,20}(["']?)([^\s"'<>|;&()]{1,300})\2)/g;
+const MOVED = /(?<![\w-])(?:mv|cp)[ \t]([^\n;|&()]+)/g;
+/** An option of `mv` and `cp` with which the last path is not overwritten. */
+const KEEPING = /^(?:-\w*[nt]|--no-clobber|--target-directory)/;
 
 export interface IDanger {
   from: number;
@@ -66,7 +69,7 @@ export interface IDanger {
 /**
  * The dangerous parts of a command, in their order; none overlaps another.
  *
- * `exists` says whether the record knows a file of that path, which `>` would overwrite.
+ * `exists` says whether the record knows a file of that path, which `>`, `mv` or `cp` would overwrite.
  */
 export function dangersOf(command: string, exists: (path: string) => boolean, host: IHost): IDanger[] {
   const { trans } = host;
@@ -84,6 +87,14 @@ export function dangersOf(command: string, exists: (path: string) => boolean, ho
       found.push({ from, to: from + part.length, text: trans('It overwrites %1.', path), outside: false });
     }
   }
+  for (const match of text.matchAll(MOVED)) {
+    const given = match[1].split(/[ \t]\d[<>]|[<>]/)[0].trimEnd();
+    const path = lastPath(given.trimStart().split(/\s+/));
+    if (path && exists(path)) {
+      const to = match.index + match[0].length - match[1].length + given.length;
+      found.push({ from: match.index, to, text: trans('It overwrites %1.', path), outside: false });
+    }
+  }
   if (command.length > MAX_CHECKED_CHARACTERS) {
     const beyond = { from: MAX_CHECKED_CHARACTERS, to: MAX_CHECKED_CHARACTERS, outside: false };
     found.push({ ...beyond, text: trans('It is long: only its beginning was checked.') });
@@ -96,4 +107,10 @@ export function dangersOf(command: string, exists: (path: string) => boolean, ho
     }
   }
   return kept;
+}
+
+/** The path that `mv` or `cp` with these arguments overwrites if it exists; '' if there is none. */
+function lastPath(words: string[]): string {
+  const paths = words.filter(word => !word.startsWith('-')).map(word => word.replace(/^["']|["']$/g, ''));
+  return paths.length > 1 && !words.some(word => KEEPING.test(word)) ? paths[paths.length - 1] : '';
 }

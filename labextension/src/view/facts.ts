@@ -6,7 +6,7 @@ import { ISandboxReady } from '../generated/events';
 import { ISOLATIONS, WORDS } from '../generated/words';
 import { formatDuration, formatShort, formatSize, formatSpent, plural } from '../formatting';
 import { IHost } from './host';
-import { stepFailed } from './step-line';
+import { stepErred } from './step-line';
 
 export interface IFactsActions {
   /** Bring a step into sight. */
@@ -49,7 +49,7 @@ export class Facts {
     this.update();
   }
 
-  /** The number of the first step that failed; null when none did. */
+  /** The number of the first step that failed, other than by an interruption; null when none did. */
   get firstError(): number | null {
     return this._firstError;
   }
@@ -62,10 +62,10 @@ export class Facts {
   /** Take steps into account that have changed. */
   touch(steps: Iterable<IStep>): void {
     for (const step of steps) {
-      if (stepFailed(step) && (this._firstError === null || step.number < this._firstError)) {
+      if (stepErred(step) && (this._firstError === null || step.number < this._firstError)) {
         this._firstError = step.number;
-      } else if (step.number === this._firstError && !stepFailed(step)) {
-        this._firstError = this._trajectory.steps.find(stepFailed)?.number ?? null;
+      } else if (step.number === this._firstError && !stepErred(step)) {
+        this._firstError = this._trajectory.steps.find(stepErred)?.number ?? null;
       }
     }
   }

@@ -34,6 +34,11 @@ export function stepFailed(step: IStep): boolean {
   return step.calls.some(failed) || (!step.replied && step.failures.length > 0);
 }
 
+/** True for a step that failed, unless its call was interrupted: that is no error of the run. */
+export function stepErred(step: IStep): boolean {
+  return stepFailed({ ...step, calls: step.calls.filter(call => call.result?.error !== 'interrupted') });
+}
+
 export function stepDecided(step: IStep): boolean {
   return step.calls.some(decidedByPerson);
 }

@@ -62,8 +62,11 @@ RULES = (
     Rule(r"\b(?:shutdown|reboot|poweroff|halt)\b(?=\s|$)", "It ends the sandbox."),
     Rule(r":\(\)\s{0,5}\{[^}\n]{0,40}\}\s{0,5};\s{0,5}:", "It starts programs without end."),
 )
-"""All rules except the rule for `>`. Writing with `>` is dangerous only if the file exists already."""
+"""All rules except those for `>`, `mv` and `cp`. Writing with these is dangerous only if the file exists already."""
 REDIRECTED = r"""(?:^|[^>&\d<=-])(>\|?[ \t]{0,20}(["']?)([^\s"'<>|;&()]{1,300})\2)"""
+MOVED = r"(?<![\w-])(?:mv|cp)[ \t]([^\n;|&()]+)"
+KEEPING = r"^(?:-\w*[nt]|--no-clobber|--target-directory)"
+"""Matches an option of `mv` and `cp` with which the last path is not overwritten."""
 TOO_LONG = "It is long: only its beginning was checked."
 
 
@@ -72,7 +75,8 @@ def dangers_of(command: str, exists: Callable[[str], bool]) -> tuple[list[str], 
 
     Args:
         command: shell command.
-        exists: function that returns True if the record knows a file with this path, which `>` would overwrite.
+        exists: function that returns True if the record knows a file with this path, which `>`, `mv` or `cp` would
+            overwrite.
 
     Returns:
         A sentence for each kind of damage, in order, and True if some damage is outside the sandbox.
@@ -88,6 +92,17 @@ def dangers_of(command: str, exists: Callable[[str], bool]) -> tuple[list[str], 
     for match in re.finditer(REDIRECTED, text, re.ASCII):
         if exists(match[3]):
             found.append((match.start(1), f"It overwrites {match[3]}."))
+    for match in re.finditer(MOVED, text, re.ASCII):
+        path = _last_path(re.split(r"[ \t]\d[<>]|[<>]", match[1])[0].split())
+        if path and exists(path):
+            found.append((match.start(), f"It overwrites {path}."))
     if len(command) > MAX_CHECKED_CHARACTERS:
         found.append((MAX_CHECKED_CHARACTERS, TOO_LONG))
     return list(dict.fromkeys(sentence for _, sentence in sorted(found, key=lambda pair: pair[0]))), outside
+
+
+def _last_path(words: list[str]) -> str:
+    """Return the path that `mv` or `cp` with these arguments overwrites if it exists. Empty if there is none."""
+    paths = [re.sub(r"^[\"']|[\"']$", "", word) for word in words if not word.startswith("-")]
+    keeps = any(re.match(KEEPING, word, re.ASCII) for word in words)
+    return paths[-1] if len(paths) > 1 and not keeps else ""

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from llm_sandbox_nb.agent.control.pause_rules import Place, Reason
 from llm_sandbox_nb.agent.control.settings_change import Change
 from llm_sandbox_nb.agent.errors import ControlError
+from llm_sandbox_nb.agent.run_options import DEFAULT_OPTIONS
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox
 from llm_sandbox_nb.model.contract import ToolCall
@@ -114,10 +115,18 @@ def edited_call(
     arguments. But if `tool` is then another tool than the proposed one, the call gets only `changes`.
 
     Raises:
-        ControlError: if the tool does not accept these arguments.
+        ControlError: if the tool does not accept these arguments, or the arguments of another tool are not given.
     """
-    base = proposed if arguments is None and tool in (None, proposed_tool) else arguments
-    base, tool = {} if base is None else base, tool or proposed_tool
+    tool = tool or proposed_tool
+    base = proposed if arguments is None and tool == proposed_tool else arguments
+    if base is None:
+        base = {}
+        has_arguments = tool in toolbox and bool(toolbox[tool].properties(DEFAULT_OPTIONS))
+        if tool != proposed_tool and has_arguments and not changes:
+            raise ControlError(
+                f"The proposed arguments are those of {proposed_tool}: give those of {tool}, "
+                f"as in edit({{...}}, tool={tool!r})."
+            )
     if not isinstance(base, Mapping):
         raise ControlError("The arguments of a call have names: give them as in edit(command='ls').")
     changed = ev.clean_text({**base, **changes})

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from .request import ExecutorContext
 
 PATH_MAX = 4096
+FILE_OPERATION_ENDS = {
+    "timed_out": "the file operation took too long",
+    "interrupted": "the file operation was interrupted",
+}
 FILE_OPERATIONS = frozenset(["read", "write", "list", "pack", "unpack", "describe"])
 
 
@@ -350,10 +354,10 @@ class ChildRequest(Request):
         """Kill the child and its descendants. The response follows when the child is reaped."""
         if not self.reason:
             self.reason = reason
-        if not self.pid:
-            self.respond({"exit_code": None, reason: True})
-            return
-        kill_tree(self.pid)
+        if self.pid:
+            kill_tree(self.pid)
+        else:
+            self.finish()
 
     def ended(self, status: int) -> None:
         """Read the rest of the pipes after the child has ended, then respond."""
@@ -386,7 +390,7 @@ class ChildRequest(Request):
         except ValueError:
             outcome = {"error": {"kind": "internal", "message": "the file operation was killed"}}
         if self.reason:
-            outcome = {"error": {"kind": self.reason, "message": "the file operation took too long"}}
+            outcome = {"error": {"kind": self.reason, "message": FILE_OPERATION_ENDS[self.reason]}}
         self.respond(outcome)
 
 
@@ -448,6 +452,9 @@ class ExecRequest(ChildRequest):
         exec_program(self.argv, self.env, {}, None)
 
     def finish(self) -> None:
+        if not self.pid:  # the program was not started
+            self.respond(ended_by(self.reason, None))
+            return
         outcome = self.capture.finish()
         end = self.outcome[: self.outcome.find(b"}{") + 1] if b"}{" in self.outcome else self.outcome
         try:

@@ -189,7 +189,7 @@ class DiskWatch:
         return min(MAX_INTERVAL_SECONDS, max(MIN_INTERVAL_SECONDS, min(seconds)))
 
     def count(self, now: Observation) -> None:
-        """Count in a child, or in this process if commands have killed two children in a row.
+        """Count in a child, or in this process after two failed counts in a row.
 
         If hundreds of processes fork, the executor's own fork would be slow. Then this process counts, but only if the
         growth of the filesystems could exceed a limit. If the fork fails right after another failed count, because no

@@ -21,7 +21,10 @@ from .stream_request import StreamRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from .event_loop import EventLoop, Timer
+    from .request import ExecutorContext
 
 BEGUN, ENDED = b"begun", b"ended"
 BACKLOG = 1024  # connections that may wait to be accepted
@@ -122,7 +125,11 @@ class DoorListener:
 class HandOutRequest(Request):
     """A request of the host for the listening socket itself, so that no bytes pass through the executor."""
 
-    door: DoorListener
+    def __init__(
+        self, executor: ExecutorContext, number: int, params: dict[str, Any], door: DoorListener
+    ) -> None:
+        super().__init__(executor, number, params)
+        self.door = door
 
     def begin(self) -> None:
         try:
@@ -136,7 +143,11 @@ class HandOutRequest(Request):
 class ConnectionRequest(StreamRequest):
     """A connection of a program inside, which is forwarded to the host."""
 
-    door: DoorListener
+    def __init__(
+        self, executor: ExecutorContext, number: int, params: dict[str, Any], door: DoorListener
+    ) -> None:
+        super().__init__(executor, number, params)
+        self.door = door
 
     def begin(self) -> None:
         super().begin()

@@ -31,7 +31,6 @@ MAX_CONTENT_BYTES = 4 * 1024**3
 MAX_SCAN_SECONDS = 120.0
 MAX_PATH_BYTES = 4095  # the kernel accepts no longer path
 MAX_READ_TRIES = 3  # for a file that changes while it is read
-CHECKPOINT_FULL = "Left out, as the checkpoint is full"
 NOATIME = getattr(os, "O_NOATIME", 0)
 
 
@@ -355,7 +354,7 @@ class FilesystemScan:
             reason = str(error) if isinstance(error, UnkeptError) else "Could not be read"
             if not isinstance(error, PermissionError) or info.st_ctime_ns >= self.since:
                 self.shortfall.add(reason, path)
-            return None, info, reason == CHECKPOINT_FULL
+            return None, info, isinstance(error, CheckpointFullError)
         if not stable:
             self.shortfall.add("Changed while it was read", path)
         return detail, info, not stable or path in self.mapped or info.st_ctime_ns > started - CLOCK_MARGIN_NS
@@ -432,6 +431,10 @@ class UnkeptError(Exception):
     """Error for a file whose content cannot be kept. The message is the reason."""
 
 
+class CheckpointFullError(UnkeptError):
+    """Error for a file that is too large for the rest of this checkpoint. The next checkpoint may keep the file."""
+
+
 class ContentReader:
     """A reader of files that sends new pieces to the host.
 
@@ -500,7 +503,7 @@ class ContentReader:
         digest = self.sha256(data).hexdigest()
         if digest not in self.sent and not self.known(digest) and self.send:
             if len(data) > self.left:
-                raise UnkeptError(CHECKPOINT_FULL)
+                raise CheckpointFullError("Left out, as the checkpoint is full")
             self.left -= len(data)
             self.send(data)
             self.sent.add(digest)

@@ -28,6 +28,7 @@ SHELL_POLL_SECONDS = 0.005  # between two checks whether the old shell has ended
 KILLED_OUTCOME = {
     "error": {"kind": "internal", "message": "the process with the file history was killed; try again"}
 }
+INTERRUPTED_OUTCOME = {"error": {"kind": "interrupted", "message": "the operation was interrupted"}}
 
 
 class HistoryService(ServiceProcess):
@@ -173,7 +174,7 @@ class HistoryRequest(Request):
         """End the request. Kill the child if the child is serving this request."""
         if self in self.history.queue:
             self.history.queue.remove(self)
-            self.finish(dict(KILLED_OUTCOME))
+            self.finish(dict(INTERRUPTED_OUTCOME))
         else:
             send_signal(self.history.pid, signal.SIGKILL)
 
@@ -232,7 +233,7 @@ class CheckpointRequest(HistoryRequest):
         if self in self.history.queue:
             self.abort()
         elif not self.silent:
-            self.respond(dict(KILLED_OUTCOME))
+            self.respond(dict(INTERRUPTED_OUTCOME))
             self.silent = True
 
 

@@ -164,9 +164,8 @@ class Executor(HostPipe):
         if operation in ("connection", "hand_out"):
             from .door import ConnectionRequest, HandOutRequest
 
-            of_door = (HandOutRequest if operation == "hand_out" else ConnectionRequest)(self, number, params)
-            of_door.door = self.open_door(0)
-            return of_door
+            of_door = HandOutRequest if operation == "hand_out" else ConnectionRequest
+            return of_door(self, number, params, self.open_door(0))
         assert operation == "terminal", operation
         from .terminal import TerminalRequest
 

@@ -11,12 +11,11 @@ import time
 from collections import deque
 
 from .frames import HANDED, PIPE_READ, bytes_to_text, quietly_close, text_to_bytes, write_all
-from .light import dump, parse_json
+from .light import dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
 RECORD = struct.Struct(">BI")
 CHUNK, ENTRIES, GONE, SHELL = b"CEGS"
@@ -147,9 +146,6 @@ class RecordReader:
                 return False
             self.ahead.append(self.read_record())
         return True
-
-    def rows(self, payload: bytes) -> Any:
-        return parse_json(payload)
 
 
 class Shortfall:

@@ -22,6 +22,7 @@ from .entries import (
     status_of,
 )
 from .frames import bytes_to_text, text_to_bytes
+from .light import parse_json
 from .mounts import is_below, is_ordinary_path
 from .records import (
     DELETE,
@@ -267,9 +268,9 @@ class Restore(RestoredFolders):
             elif kind == DELIVERED:
                 self.pack.remove()
             elif kind in (FILE, PATCH):
-                self.attempt(self.begin_patch if kind == PATCH else self.begin_file, reader.rows(payload))
+                self.attempt(self.begin_patch if kind == PATCH else self.begin_file, parse_json(payload))
             elif kind in steps:
-                for item in reader.rows(payload):
+                for item in parse_json(payload):
                     self.attempt(steps[kind], item)
             else:
                 raise OSError(errno.EINVAL, "the plan has an unknown step")
@@ -314,7 +315,7 @@ class Restore(RestoredFolders):
                 self.link(folder, name, row)
             else:
                 self.make_special(folder, name, row)
-        elif row[1] == "d":
+        else:
             self.rows[path] = row
 
     def make_special(self, folder: int, name: bytes, row: list[Any]) -> None:

@@ -274,9 +274,13 @@ def raise_error(answer: Mapping[str, Any], path: str, limit: int | None = None) 
         raise OutputLimitExceededError(
             f"{path} is larger than the limit of {limit} bytes; read a part of it with a command instead."
         )
-    if kind in ("timed_out", "interrupted"):
+    if kind == "timed_out":
         raise TimeoutError(
             errno.ETIMEDOUT, f"A file operation in the sandbox took too long ({message}).", path
+        )
+    if kind == "interrupted":
+        raise InterruptedError(
+            errno.EINTR, "A file operation in the sandbox was interrupted: try it again.", path
         )
     raise SandboxError(f"The sandbox could not complete the request: {message}.")
 

@@ -41,7 +41,7 @@ LINE = "=" * 20
         ("test  -s\n a", "", 0, (True, "test -s a")),
         ("test -s a", "", 1, (False, "test -s a, exit 1")),
         ("sh a", "first\n\x1b[31mno such column\x1b[0m\n\n", 2, (False, "sh a, exit 2: no such column")),
-        ("sh a", "", None, (False, "sh a, it was ended")),
+        ("sh a", "", None, (False, "sh a, it was interrupted")),
         ("x" * 100, "y" * 100, 1, (False, f"{'x' * 79}…, exit 1: {'y' * 79}…")),
     ],
 )  # fmt: skip

@@ -247,6 +247,26 @@ def test_a_held_call_can_be_changed_to_what_the_tool_takes() -> None:
         edited_call(TOOLS, "lookup", {"word": "a"}, None, {}, None)
 
 
+def test_a_call_that_becomes_one_of_another_tool_needs_the_arguments_of_that_tool() -> None:
+    """The other tool may need none of them, and then would run with its defaults instead of what was proposed."""
+
+    def search(word: str = "", most: int = 3) -> str:
+        """Search the glossary."""
+        return f"{word} {most}"
+
+    tools = with_own_tools([lookup, search])
+    proposed = {"word": "a", "most": 2}
+    with pytest.raises(ControlError) as caught:
+        edited_call(tools, "lookup", proposed, None, {}, "search")
+    assert str(caught.value) == (
+        "The proposed arguments are those of lookup: give those of search, as in edit({...}, tool='search')."
+    )
+    assert edited_call(tools, "lookup", proposed, {}, {}, "search") == ("search", {})
+    assert edited_call(tools, "lookup", proposed, None, {"word": "b"}, "search") == ("search", {"word": "b"})
+    assert edited_call(tools, "lookup", proposed, None, {}, "submit") == ("submit", {})
+    assert edited_call(tools, "lookup", proposed, None, {}, "lookup") == ("lookup", proposed)
+
+
 def test_approving_edits_also_asks_before_an_own_tool() -> None:
     moment = Moment("call", 1, "lookup", arguments={"word": "a"})
     assert asyncio.run(pause_rules(approve="edits").why(moment)) == ("approval", "You approve every command.")

@@ -14,7 +14,9 @@ from pages import ROOT
 from support import run
 
 from llm_sandbox_nb.agent.control.danger import (
+    KEEPING,
     MAX_CHECKED_CHARACTERS,
+    MOVED,
     REDIRECTED,
     RULES,
     TOO_LONG,
@@ -60,6 +62,8 @@ def test_the_rules_are_those_of_the_card() -> None:
     assert len(found) == table.count("pattern:")
     assert found == RULES
     assert f"REDIRECTED = /{REDIRECTED}/g" in source
+    assert f"MOVED = /{MOVED}/g" in source
+    assert f"KEEPING = /{KEEPING}/" in source
     assert TOO_LONG in source
     assert f"MAX_CHECKED_CHARACTERS = {MAX_CHECKED_CHARACTERS:_}" in source
 
@@ -99,6 +103,11 @@ def test_the_words_are_those_of_the_card() -> None:
         ),
         ("echo 1 > data.csv", running(), f"Run this command? It overwrites data.csv. {IN_DOCKER}"),
         ("echo 1 > new.csv", running(), f"Run this command? {IN_DOCKER}"),
+        ("mv -f 'a b' data.csv", running(), f"Run this command? It overwrites data.csv. {IN_DOCKER}"),
+        ("cp a b ./data.csv 2>/dev/null; ls", running(), f"Run this command? It overwrites ./data.csv. {IN_DOCKER}"),
+        ("cp data.csv new.csv && mv new.csv old.csv", running(), f"Run this command? {IN_DOCKER}"),
+        ("cp -an a data.csv; mv -t old data.csv; scp a data.csv; cp data.csv", running(),
+         f"Run this command? {IN_DOCKER}"),
     ],
 )  # fmt: skip
 def test_what_a_command_may_do_and_where(command: str, trajectory: Trajectory, said: str) -> None:
@@ -108,7 +117,9 @@ def test_what_a_command_may_do_and_where(command: str, trajectory: Trajectory, s
     assert rest == [command]
 
 
-@pytest.mark.parametrize("text", ["rm ", "git push ", "curl | ", "> ", ":(){", "find . ", "chmod -"])
+@pytest.mark.parametrize(
+    "text", ["rm ", "git push ", "curl | ", "> ", ":(){", "find . ", "chmod -", "mv ", "cp a -", "cp a b;"]
+)
 def test_hostile_text_is_checked_in_no_time(text: str) -> None:
     began = time.process_time()
     dangers_of(text * 20_000, lambda path: True)

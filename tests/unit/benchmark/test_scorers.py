@@ -154,6 +154,31 @@ def test_mathematics(answer: str, gold: str, expected: float) -> None:
     assert math_equal(answer, gold).value == expected
 
 
+@pytest.mark.parametrize(
+    ("answer", "gold", "expected"),
+    [
+        ("y", "y'", 0.0),
+        ("\\boxed{y'=3x}", "y=3x", 0.0),
+        ("f''(x)=2x", "f'(x)=2x", 0.0),
+        ("$f'(x)=2\\cdot x + 1$", "f'(x)=1+2x", 1.0),
+        ("y^{\\prime}=1+x", "y' = x + 1", 1.0),
+        ("The answer is y'.", "y'", 1.0),
+        ("y' + x", "x + y'", 1.0),
+        ("The answer is 'x+1'.", "1+x", 1.0),
+        ("The answer is 'y'.", "y", 1.0),
+        ("x$y", "x", 0.0),
+        ("\\boxed{7 $ 8}", "7", 0.0),
+        ("$x+1", "1+x", 1.0),
+        ("\\boxed{125\\textnormal{ miles}}", "$125$ miles", 1.0),
+    ],
+)
+def test_a_formula_of_which_only_a_part_is_read_is_not_that_part(
+    answer: str, gold: str, expected: float
+) -> None:
+    """math-verify drops a prime, and reads a text with a dollar sign only before or after the sign."""
+    assert math_equal(answer, gold).value == expected
+
+
 def test_mathematics_of_labelled_answers_is_never_wrong_and_seldom_missed() -> None:
     rows = labelled("math.jsonl")
     said = [(math_equal(row["text"], row["gold"]).value == 1, row) for row in rows]

@@ -86,6 +86,17 @@ def test_the_first_error_is_a_link_that_leads_to_its_step() -> None:
     assert "First error" not in shown(card_of(run_events(2)).final())
 
 
+def test_a_call_that_a_person_interrupted_is_no_error_of_the_run() -> None:
+    interrupted = step_events(1, error="interrupted", stderr="half")
+    events = ended([start_event(), *interrupted], "interrupted")
+    card = card_of(events).final()
+    for text in (shown(card), card["text/plain"]):
+        assert "First error" not in text
+    assert "lsn-x" in card["text/html"], "the step itself is marked"
+    resumed = card_of([*events, *failing(2)]).final()
+    assert "First error: step 2" in shown(resumed)
+
+
 def test_two_cards_of_one_notebook_have_other_anchors() -> None:
     pages = [
         card_of([ev.RunStarted(run_id=name, task="t", model="m"), *failing(1)]).final()["text/html"]

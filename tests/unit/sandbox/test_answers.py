@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llm_sandbox_nb.sandbox.contract import FileChange, FileEntry
-from llm_sandbox_nb.sandbox.protocol.answers import changes_of, file_entry
+from llm_sandbox_nb.sandbox.protocol.answers import changes_of, file_entry, raise_error
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
 
 ENTRY = ["/a", "file", 3, 0o644, 1.5]
@@ -61,6 +61,19 @@ def test_changes_with_one_wrong_value(place: int, values: list[Any]) -> None:
     for value in values:
         with pytest.raises(ProtocolError, match="a line of its changes is invalid"):
             changes_of([json.dumps(CHANGE).encode(), with_value(CHANGE, place, value)], {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "raised", "said"),
+    [
+        ("timed_out", TimeoutError, "took too long"),
+        ("interrupted", InterruptedError, "was interrupted: try it again"),
+    ],
+)
+def test_a_file_operation_that_was_ended_says_why(kind: str, raised: type[OSError], said: str) -> None:
+    with pytest.raises(raised, match=said) as caught:
+        raise_error({"error": {"kind": kind, "message": "x"}}, "/a")
+    assert caught.value.filename == "/a"
 
 
 @pytest.mark.parametrize("row", [ENTRY[:-1], [*ENTRY, 1], {}, None, "x", 7])

@@ -253,6 +253,34 @@ def test_without_a_fork_only_growth_since_the_start_counts(
     assert len(machine.ended) == ended
 
 
+@pytest.mark.parametrize("first", ["a killed child", "a failed fork"])
+def test_two_failed_counts_in_a_row_lead_to_a_decision(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that hinders counts gains nothing if it does so in another way each time."""
+
+    def fork(*_: object) -> tuple[int, list[int]]:
+        if first == "a failed fork" or watch.failed_counts:
+            raise BlockingIOError
+        read, write = os.pipe()
+        os.close(write)
+        return 1, [read]
+
+    machine: Any = SimpleNamespace(
+        requests={}, helpers=set(), children={}, remove="", watch=lambda *_: None, unwatch=lambda _: None
+    )
+    watch = DiskWatch(machine, machine, Epoch())
+    ended: list[str] = []
+    monkeypatch.setattr(disk_watch, "fork_with_pipes", fork)
+    monkeypatch.setattr(watch, "end_commands", ended.append)
+    watch.limits = watch.end_commands_above = DiskUsage(2 * MEGABYTE, 0)
+    watch.used = DiskUsage(3 * MEGABYTE, 0)
+    watch.count(watch.last.start)
+    if machine.children:
+        machine.children[1](9)
+    assert (watch.failed_counts, ended) == (1, [])
+    watch.count(watch.last.start)
+    assert (watch.failed_counts, len(ended)) == (0, 1)
+
+
 @pytest.mark.parametrize(
     ("grown", "own", "counts", "ended"),
     [(0, 3 * MEGABYTE, 0, 0), (3 * MEGABYTE, 0, 1, 0), (3 * MEGABYTE, 3 * MEGABYTE, 1, 1)],

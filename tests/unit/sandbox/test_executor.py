@@ -22,9 +22,20 @@ import pytest
 from support import until
 
 from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv, executor_source
-from llm_sandbox_nb.sandbox.executor import children, disk_watch, frames, light, main, processes, records
-from llm_sandbox_nb.sandbox.executor.children import ServiceProcess
+from llm_sandbox_nb.sandbox.executor import (
+    children,
+    disk_watch,
+    frames,
+    light,
+    main,
+    processes,
+    records,
+    request,
+)
+from llm_sandbox_nb.sandbox.executor.children import ChildRequest, ExecRequest, FileRequest, ServiceProcess
 from llm_sandbox_nb.sandbox.executor.event_loop import EventLoop
+from llm_sandbox_nb.sandbox.executor.history import CheckpointRequest, HistoryService
+from llm_sandbox_nb.sandbox.executor.mounts import Epoch
 from llm_sandbox_nb.sandbox.protocol.frames import Kind
 
 FOLDER = Path(main.__file__).parent
@@ -60,6 +71,29 @@ def test_the_readme_names_every_operation() -> None:
     source = Path(main.__file__).read_text("utf-8").partition("def new_request")[2].partition("    def ")[0]
     served = children.FILE_OPERATIONS | set(re.findall(r'"(\w+)"', source)) - {"op"}
     assert first_cells(section("Requests")) - {"op"} == served
+
+
+def test_the_readme_names_every_argument_of_an_operation() -> None:
+    _, *rows = re.findall(r"^\| (`[^|]+)\|([^|]*)\|", section("Requests"), re.M)
+    told = {
+        name: set(re.findall(r"`(\w+)`", cell)) for names, cell in rows for name in re.findall(r"\w+", names)
+    }
+    for name in ("checkpoint", "describe", "restore"):
+        told[name] = set(
+            re.findall(r'"(\w+)": ', README.partition(f"\n### {name}\n")[2].partition("Outcome:")[0])
+        )
+        told[name] -= {"op", "timeout"}  # `timeout` is an argument of every operation
+    told["restore"] |= set(re.findall(r'With `"(\w+)": ', README))
+    assert told == {name: set(checks) - {"body"} for name, checks in request.OPERATIONS.items()}
+
+
+def test_the_readme_names_every_field_of_hello() -> None:
+    source = Path(main.__file__).read_text("utf-8").partition("def welcome")[2].partition("    def ")[0]
+    taken = set(re.findall(r'hello(?:\.get\(|\[)"(\w+)"|"(\w+)" in hello', source))
+    given = set(re.findall(r'answer\["(\w+)"\]|"(\w+)": ', source))
+    told_in, _, told_out = README.partition("\nHELLO in: ")[2].partition("\n\n")[0].partition(" Out: ")
+    assert set(re.findall(r"`(\w+)`", told_in)) == {"".join(names) for names in taken}
+    assert set(re.findall(r"`(\w+)`", told_out)) == {"".join(names) for names in given}
 
 
 def test_the_readme_names_every_kind_of_record() -> None:
@@ -248,6 +282,54 @@ def test_an_outcome_comes_after_all_its_data_and_in_any_pieces(data_first: bool)
     assert service.events == [b"12", {"n": 1}]
     for fd in (service.data_r, service.data_w, service.outcome_r, service.outcome_w):
         os.close(fd)
+
+
+class Waiting:
+    """An executor whose files are on hold."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+
+    def when_files_ready(self, action: Any) -> None:
+        """Do not call `action` yet."""
+
+    def send(self, kind: int, number: int, payload: bytes) -> None:
+        assert kind == Kind.RESPONSE
+        self.answers.append(json.loads(payload))
+
+    def forget(self, number: int) -> None:
+        """Forget nothing, because the request is in no table."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "end", "answer"),
+    [
+        (FileRequest, "cancel", {"error": {"kind": "interrupted", "message": "the file operation was interrupted"}}),
+        (FileRequest, "timed_out", {"error": {"kind": "timed_out", "message": "the file operation took too long"}}),
+        (ExecRequest, "cancel", {"exit_code": None, "timed_out": False, "interrupted": True}),
+    ],
+)  # fmt: skip
+def test_a_request_that_ends_before_it_begins_says_why(
+    kind: type[ChildRequest], end: str, answer: object
+) -> None:
+    """A file that was not read must not look like an empty one."""
+    executor = Waiting()
+    waiting = kind(executor, 1, {"op": "read", "path": "/x"})  # type: ignore[arg-type]
+    waiting.begin()
+    getattr(waiting, end)()
+    assert executor.answers == [answer]
+
+
+def test_a_checkpoint_that_is_cancelled_before_it_begins_was_interrupted() -> None:
+    executor: Any = Waiting()
+    history = HistoryService(executor, *[Any] * 2, Epoch())  # type: ignore[arg-type] # neither a shell nor a watcher
+    waiting = CheckpointRequest(history, 1, {"op": "checkpoint", "id": "a"})
+    history.queue.append(waiting)
+    waiting.cancel()
+    assert executor.answers == [
+        {"error": {"kind": "interrupted", "message": "the operation was interrupted"}}
+    ]
+    assert history.queue == []
 
 
 HEADLESS = """
