@@ -132,7 +132,11 @@ class CallForm:
         if not isinstance(failure, ModelError):
             return False
         if self.in_text:
-            if self._whole_replies or not self.text.form.first_block_ends or failure.kind not in _STOP_REFUSALS:
+            if (
+                self._whole_replies
+                or not self.text.form.first_block_ends
+                or failure.kind not in _STOP_REFUSALS
+            ):
                 return False
             self._whole_replies = True
             return True
