@@ -51,7 +51,7 @@ RETRACTION = (
     r"(?:no,|wait\b|actually\b|scratch\s+that|correction\b|on\s+second\s+thought|i\s+was\s+wrong"
     r"|that(?:['’]s|\s+is)\s+(?:wrong|incorrect|not\s+right))"
 )
-"""Pattern of the phrases that take back what was said before."""
+"""Pattern of the phrases that retract what was said before."""
 _CORRECTED = re.compile(
     rf"(?<![^\W_])(?:{RETRACTION}|no[:.]|i\s+mean\b|oops\b|sorry\b|or\s+rather\b|final\s+answer\b)",
     re.IGNORECASE,
