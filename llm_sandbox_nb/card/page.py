@@ -24,7 +24,9 @@ _COLOURS = {
     "run": "#3b78c4",
     "away": "#e5534b",
 }
-"""Colours of the sign before the state. They are inline because a style sheet may be missing."""
+"""Colours of the dot to the left of the run's state in the header, by the state's meaning.
+
+They are inline because a style sheet may be missing."""
 _TINTS = {"bad": " lsn-r", "human": " lsn-y"}
 _ICONS = {"bash": "$", "edit": "✎", "submit": "✓"}
 _MAX_ROWS = 200

@@ -40,7 +40,8 @@ from llm_sandbox_nb.trajectory.events import clean_text
 
 Json = dict[str, Any]
 Listeners = Callable[[Run], tuple[Sequence[Listener], Callable[[], Awaitable[object]]]]
-"""Function that gets a fork, and returns listeners of the fork's events, and a function to await at the fork's end."""
+"""Function that takes a fork and returns two things: listeners for the events of the fork's run, and an async function
+that is called when this run has ended."""
 _STEPS = {
     "run_command": ("command", "timeout"),
     "read_file": ("path", "offset", "limit"),

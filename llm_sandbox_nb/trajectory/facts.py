@@ -92,7 +92,10 @@ def _steps_after(trajectory: Trajectory, event: ev.Event) -> list[ev.StepFacts]:
 
 
 def _ends_run(trajectory: Trajectory, event: ev.CallStarted | ev.CallFinished) -> bool:
-    """Return True for the call that ends the run. Before this call, files of earlier steps may not be saved yet."""
+    """Return True for the call that ends the run.
+
+    When this call starts, files of earlier steps are possibly still unsaved, so their lines are not written then.
+    """
     step = trajectory.step(event.step)
     calls = step.calls if step else []
     return any(call.id == event.call_id and tool_kind(call.tool) == "submit" for call in calls)

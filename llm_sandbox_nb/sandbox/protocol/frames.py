@@ -254,7 +254,10 @@ class StreamTransport:
                 scanner.feed(data)
 
     def write_raw(self, data: bytes) -> None:
-        """Write raw bytes: the executor's source, or zeros that complete another owner's frame."""
+        """Write bytes that are not a frame: the executor's source, or zeros.
+
+        A process that adopts a sandbox writes zeros, because the dead owner may have left a frame incomplete.
+        """
         self._writer.write(data)
 
     def write(self, frames: Sequence[Frame]) -> None:
