@@ -134,7 +134,7 @@ class ChatTokens:
         return assembly.text, assembly.reasoning, calls
 
     def check_reply(self, message: dict[str, Any], tools: Sequence[dict[str, Any]]) -> None:
-        """Raise TemplateError if reading the reply that the template writes does not give the calls of `message` again."""
+        """Raise TemplateError if the reply that the template writes does not give the calls of `message` when read."""
         found = self.read(self.reply(message), tools, 0)[2]
         meant = [call["function"] for call in message.get("tool_calls") or ()]
         if [(call.name, _parsed(call.arguments)) for call in found] != [

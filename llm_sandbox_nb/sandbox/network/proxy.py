@@ -1,9 +1,9 @@
 """Proxy behind a sandbox's door. It decides to which servers programs inside can connect, and what they can send.
 
 The order of checks matters. The form of the host's name is checked first, then the allow-list. Only then is the name
-looked up, once. The resulting addresses are checked, and the proxy connects to one of them. After a CONNECT request, what
-the program then sends must begin with TLS for the same name, with the exceptions in `Proxy._tunnel`. Without CONNECT, a
-connection carries one plain HTTP request, whose host is read before these checks.
+looked up, once. The resulting addresses are checked, and the proxy connects to one of them. After a CONNECT request,
+what the program then sends must begin with TLS for the same name, with the exceptions in `Proxy._tunnel`. Without
+CONNECT, a connection carries one plain HTTP request, whose host is read before these checks.
 """
 
 from __future__ import annotations
