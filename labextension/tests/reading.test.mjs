@@ -150,6 +150,20 @@ function rewound() {
   return [...first, ...left, back, ...again];
 }
 
+test('after a rewind the budget still counts what the earlier attempt cost', () => {
+  const events = rewound();
+  events.filter(one => one.kind === 'model.replied').forEach(one => (one.usage = { ...one.usage, cost: 0.1 }));
+  const first = Object.assign(started('x'), { model: 'openai/x', scripted: false });
+  for (const [limits, words] of [
+    [{}, 'openai/x · $0.2000'],
+    [{ cost: 1 }, 'openai/x · $0.30 of $1.00']
+  ]) {
+    first.settings = { limits };
+    lsn.show(bundle(chained([first, ...events])));
+    assert.equal(place.querySelector('.lsn-model').textContent, words);
+  }
+});
+
 test('after a rewind a step shows what the earlier attempt did', () => {
   show(rewound());
   key('f');

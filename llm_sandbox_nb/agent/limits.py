@@ -124,7 +124,7 @@ class Meter:
     def resume_from(
         self, step: int, conversation: int, cost: float | None, added: int = 0, total_tokens: int = 0
     ) -> None:
-        """Continue with the usage of a conversation.
+        """Set the step, the tokens and the cost to those of a recorded conversation, and continue to count from there.
 
         Args:
             step: number of the newest step.

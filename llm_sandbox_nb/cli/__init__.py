@@ -49,7 +49,8 @@ _MODULES = {
     "mcp": "mcp_command",
 }
 """Module of each command. Only the module of the given command is imported, because imports are slow."""
-_WITH_SANDBOX = ("run", "doctor", "benchmark", "train", "mcp")
+_WITH_SANDBOX = ("run", "resume", "doctor", "benchmark", "train", "mcp")
+"""Commands that need a sandbox, which no isolation opens on Windows. `examples` also lists, which works there."""
 _BY_STOP_REASON = {
     "submitted": ENDED_WELL,
     "answered": ENDED_WELL,

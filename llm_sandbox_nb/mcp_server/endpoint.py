@@ -217,7 +217,7 @@ class McpEndpoint:
 
 
 def initialized(message: RpcMessage) -> tuple[ClientFacts, str, Json]:
-    """Return the client that a handshake names, the protocol version to use, and the result.
+    """Return the client that `initialize` names, the protocol version to use, and the result to answer with.
 
     Raises:
         McpError: if the message has no protocol version.

@@ -18,23 +18,25 @@ from llm_sandbox_nb.trajectory.run_folder import run_folders, short_ids
 
 _MAX_NAMES = 200
 _MAX_RUNS = 50
-_SUBCOMMAND_OPTIONS: Mapping[str, tuple[str, ...]] = {
+SUBCOMMAND_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "load": ("-o",),
     "fork": ("-o", "--run"),
     "rewind": ("both", "files", "conversation", "--others", "--run"),
     "preview": ("both", "files", "conversation", "--run"),
     "undo": ("--others", "--run"),
-    "resume": ("--mcp", "--mcp-allow", "--others", "--run"),
+    "resume": ("--say", "--edit", "--in-place", "--mcp", "--mcp-allow", "--others", "--run"),
     "compare": ("--run",),
     "replay": ("--ignore", "--ignore-files", "--run"),
     "runs": ("--prune", "--older-than", "--keep", "--yes", "--json"),
     "stop": ("--idle",),
+    "get": ("--replace",),
+    "mcp": ("--approve", "--out", "--new-token", "--stop", "--revoke"),
     "benchmark": ("list", "run", "report"),
     "train": ("run", "watch", "evaluate", "data"),
     "model": ("--local", "--api-base"),
     "key": (*PROVIDERS, "--forget"),
 }
-"""Words that may follow a subcommand of `%sandbox`."""
+"""Words that may follow a subcommand of `%sandbox`, without `--json`, which only front ends use."""
 _WORDS = {option.name: option.convert.words for option in RUN_OPTIONS if isinstance(option.convert, OneOf)}
 """Accepted words of the options that accept only a few words."""
 _WITH_RUNS = ("load", "export", "compare")
@@ -90,7 +92,7 @@ def complete_line(line: str, magics: Names) -> Completion:
         return word, _files(word)
     if (name == "benchmark" and previous == "--model") or (name == previous == "model" and word[:1] != "-"):
         return word, _values("model", word, magics)
-    return word, _beginning(word, _SUBCOMMAND_OPTIONS.get(name, ()))
+    return word, _beginning(word, SUBCOMMAND_OPTIONS.get(name, ()))
 
 
 def _split(line: str) -> tuple[list[str], str]:

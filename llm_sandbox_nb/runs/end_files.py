@@ -84,7 +84,7 @@ class EndFiles:
 
     @staticmethod
     def differing(files: list[EndFiles]) -> dict[str, ComparedFile]:
-        """Return the paths of files that differ in more than their times."""
+        """Return, by path, the files that differ in more than their times."""
         paths = sorted({path for end in files for path, entry in end.entries.items() if entry.type != "d"})
         found: dict[str, ComparedFile] = {}
         for path in paths:

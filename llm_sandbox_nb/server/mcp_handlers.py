@@ -69,7 +69,7 @@ _WELCOME = "This is an MCP endpoint: send the token that %sandbox mcp in a noteb
 
 
 class McpServices:
-    """State that the endpoint keeps between requests."""
+    """The state that the endpoint keeps between requests."""
 
     def __init__(self, grants: McpGrants, *, runs: bool = False) -> None:
         """Create the services. With `runs`, outside agents may start runs: see `SandboxPolicy.allow_mcp_runs`."""
@@ -207,7 +207,7 @@ class McpHandler(JupyterHandler):
 
     @property
     def services(self) -> McpServices:
-        """State that the endpoint keeps between requests."""
+        """The state that the endpoint keeps between requests."""
         services: McpServices = self.settings["llm_sandbox_mcp"]
         return services
 
@@ -377,7 +377,7 @@ class McpHandler(JupyterHandler):
         self.finish(json.dumps({"message": said or "The request failed."}))
 
     def _log(self) -> None:
-        """Log the request unless its status is 405, because each client asks for a stream once per session."""
+        """Log the request, except one with status 405: each session of a client has one, for a stream that is refused."""
         if self.get_status() != 405:
             super()._log()
 

@@ -100,7 +100,7 @@ export class Facts {
     const open = steps.length && !steps[steps.length - 1].replied ? 1 : 0;
     const parts = [plural(steps.length - open, trans('step'), trans('steps'))];
     if (tokens) {
-      parts.push(trans('%1 tokens in all', formatShort(tokens)));
+      parts.push(tokens === 1 ? trans('1 token in all') : trans('%1 tokens in all', formatShort(tokens)));
     }
     if (finish?.wall_time) {
       parts.push(formatDuration(finish.wall_time));
@@ -118,7 +118,8 @@ export class Facts {
     const model = changed.filter(one => one.model).pop()?.model ?? start?.model ?? '';
     const scripted = model === start?.model ? start.scripted : model.startsWith('scripted/');
     const limit = this._trajectory.status.limit('cost');
-    const spent = usage.cost;
+    // A budget is for all branches together, so that a rewind gives no money back.
+    const spent = limit === null ? usage.cost : this._trajectory.spent.cost;
     const paid = formatSpent(spent, limit, trans);
     const counted = steps.some(step => step.usage);
     const name = plainText(model);

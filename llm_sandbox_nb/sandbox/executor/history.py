@@ -154,7 +154,7 @@ class HistoryRequest(Request):
         self.files_done(dict(KILLED_OUTCOME))
 
     def acknowledge_body(self, size: int) -> None:
-        """Note that the child has read `size` bytes of the body."""
+        """Handle that `size` more bytes were written to the child."""
 
     def finish(self, outcome: dict[str, Any]) -> None:
         """Send the response, and let the next request begin."""
@@ -267,9 +267,9 @@ class RestoreRequest(HistoryRequest):
         self.history.put(data)
 
     def acknowledge_body(self, size: int) -> None:
-        """Acknowledge the bytes of the body among the `size` bytes that the child has read.
+        """Acknowledge the bytes of the body among the `size` bytes that were written to the child.
 
-        The child also reads a line before the body and a mark after the body, which the host has not sent.
+        The child also gets a line before the body and a mark after the body, which the host has not sent.
         """
         head = min(size, self.head_left)
         self.head_left -= head

@@ -589,7 +589,7 @@ def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:
 
 
 def _admitted(evidence: Evidence, action: Action) -> bool:
-    """Return True if a later step, or the answer, mentions the problem."""
+    """Return True if one of the next two actions, the answer or the last words use a word such as "skipped"."""
     words = re.compile(
         r"\bwarn\w*|\bskip\w*|\bignor\w*|\binvalid|\bmalformed|\bmissing|\bbad\b|\bbroken|\bcould not|"
         r"\bdropp\w*|\berrors?\b|\bcorrupt\w*",

@@ -69,6 +69,7 @@ READ = {
 }
 REFUSED = [
     ["run", "--query", "x", "--llm_name", "scripted/strawberry"],
+    ["resume", "sandbox-runs/20260101-000000-abcdef01"],
     ["doctor"],
     ["benchmark", "run", "x.yaml"],
 ]
