@@ -377,7 +377,7 @@ class McpHandler(JupyterHandler):
         self.finish(json.dumps({"message": said or "The request failed."}))
 
     def _log(self) -> None:
-        """Log the request, except one with status 405: each session of a client has one, for a stream that is refused."""
+        """Log the request, except one with status 405: each client asks once for a stream, which is refused."""
         if self.get_status() != 405:
             super()._log()
 
