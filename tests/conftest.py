@@ -15,15 +15,16 @@ from typing import Any
 
 import hypothesis
 import pytest
+import shared_sandboxes
 import support
 from check_tests import CAMPAIGNS_ONLY
 from own_environments import environment
 from support import require
 
-ISOLATIONS = (
-    pytest.param("process"),
-    pytest.param("docker", marks=pytest.mark.docker),
-    pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
+# The process needs no engine, so its tests run everywhere. A test of another isolation has a marker of its name.
+ISOLATIONS = tuple(
+    pytest.param(name, marks=() if name == "process" else getattr(pytest.mark, name))
+    for name in shared_sandboxes.ISOLATIONS
 )
 
 TESTS = Path(__file__).parent

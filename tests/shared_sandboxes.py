@@ -19,11 +19,13 @@ from typing import Any
 import pytest
 import support
 
+from llm_sandbox_nb.sandbox import isolations
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxUserError
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
-ISOLATIONS = ("process", "docker", "bubblewrap")
+ISOLATIONS = tuple(sorted(isolations.ISOLATIONS, key=lambda name: isolations.ISOLATIONS[name].automatic))
+"""All isolations, the process first, because it starts at once."""
 LONGEST = 150.0
 """Seconds that a test may take on a machine that does nothing else; `support.BUSY` times as long elsewhere."""
 CLEANING = 60.0

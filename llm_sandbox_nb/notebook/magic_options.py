@@ -1,7 +1,8 @@
 """The options of `%%sandbox`: names, help texts, values, and one-sentence errors for wrong values.
 
-`OPTIONS` lists all options. Add an option that only a cell has to this list. Add an option that the command line has
-too to `options/table.py`, from which `OPTIONS` takes it.
+`OPTIONS` lists all options. Add an option that only a cell has to this list, and read its value in `cell_task.py`. Add
+an option that the command line has too to `options/table.py`, from which `OPTIONS` takes it. Options of the
+subcommands of `%sandbox` are in `run_commands.py` and `sandbox_commands.py`.
 """
 
 from __future__ import annotations

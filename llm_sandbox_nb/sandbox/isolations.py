@@ -1,7 +1,8 @@
 """The registry of isolations: the properties that the package needs before it imports the module of an isolation.
 
 A new isolation needs a row in this registry, a module with the functions of `open.Implementation`, and descriptions for
-people in `trajectory/protection.py:ISOLATION_WORDS`. This module imports no other module of the package, so that
+people in `trajectory/protection.py:ISOLATION_WORDS`. The tests that run in each isolation then need a pytest marker of
+its name in pyproject.toml, as pytest says. This module imports no other module of the package, so that
 options, command lines and settings can import it quickly.
 """
 

@@ -148,6 +148,16 @@ def test_every_argument_of_a_function_is_in_its_table(function: object, heading:
     assert [name for name in names if not re.search(rf"^\| .*`{name}`.* \|", part, re.MULTILINE)] == []
 
 
+@pytest.mark.parametrize(("function", "heading"), [(solve, "solve"), (open_sandbox, "open_sandbox")])
+def test_defaults_in_the_tables_are_those_of_the_function(function: object, heading: str) -> None:
+    """Defaults that the table writes as literals; it describes others in words or as a call."""
+    [part] = re.findall(rf"^## {heading}\n(.*?)^## ", page("python.md"), re.MULTILINE | re.DOTALL)
+    written = re.findall(r"^\| `(\w+)` \| `([^`{(]+)` \|", part, re.MULTILINE)
+    parameters = inspect.signature(function).parameters  # type: ignore[arg-type]
+    assert len(written) >= 2
+    assert [name for name, text in written if ast.literal_eval(text) != parameters[name].default] == []
+
+
 def shown_sentences() -> str:
     """The pages of errors as a person searches them: without what Markdown needs."""
     return re.sub(r"\\(.)", r"\1", page("errors.md") + page("all-errors.md"))

@@ -1,24 +1,27 @@
 /**
  * Kinds of files, by their names: the type in an event is not safer. `index.ts` has the viewer of each kind,
- * `card/artifact_html.py` the viewers of cards without scripts.
+ * `view/outcome.ts` their order, `style/view.css` their signs, and `card/artifact_html.py` the viewers of cards
+ * without scripts.
  */
 import { IArtifact } from './content';
 import { suffix } from './names';
 
+export type Shown =
+  | 'image'
+  | 'document'
+  | 'audio'
+  | 'video'
+  | 'midi'
+  | 'table'
+  | 'preview'
+  | 'markdown'
+  | 'json'
+  | 'text'
+  | 'pdf'
+  | 'other';
+
 export interface IKind {
-  shown:
-    | 'image'
-    | 'document'
-    | 'audio'
-    | 'video'
-    | 'midi'
-    | 'table'
-    | 'preview'
-    | 'markdown'
-    | 'json'
-    | 'text'
-    | 'pdf'
-    | 'other';
+  shown: Shown;
   /** The type under which the browser plays or shows it. */
   type: string;
   /** The type to open it with in a tab, `framed` for what needs the sandboxed frame; not openable without it. */

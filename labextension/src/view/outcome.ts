@@ -1,7 +1,7 @@
 /** The outcome of the run, before how it went: the answer, or why there is none, and the files that it made. */
 
 import { addressFor, IArtifact, load } from '../artifacts/content';
-import { kindOf } from '../artifacts/kinds';
+import { kindOf, Shown } from '../artifacts/kinds';
 import { visibleName } from '../artifacts/names';
 import { h, makeButton, plainText, setText } from './dom';
 import { Trajectory } from '../trajectory/fold';
@@ -89,7 +89,7 @@ export class Outcome {
 
   private _drawFiles(): void {
     const { artifacts } = this._trajectory;
-    const all = [...artifacts.values()].sort((one, other) => rank(one) - rank(other));
+    const all = [...artifacts.values()].sort((one, other) => PLACES[kindOf(one).shown] - PLACES[kindOf(other).shown]);
     const shown = all.slice(0, SHOWN_FILES);
     const nodes = shown.map(artifact => {
       const known = this._shown.get(artifact.path);
@@ -148,12 +148,12 @@ function renderCheck(check: IChecked, host: IHost): HTMLElement[] {
   return [box];
 }
 
-/** Return the place in the order: visible kinds first. */
-function rank(artifact: IArtifact): number {
-  const order = ['image', 'document', 'video', 'audio', 'midi', 'pdf', 'table'];
-  const place = order.indexOf(kindOf(artifact).shown);
-  return place < 0 ? order.length : place;
-}
+/** Places in the order of artifacts: visible kinds first. Kinds with the same place stay in the order of the run. */
+// prettier-ignore
+const PLACES: Record<Shown, number> = {
+  image: 0, document: 1, video: 2, audio: 3, midi: 4, pdf: 5, table: 6,
+  preview: 7, markdown: 7, json: 7, text: 7, other: 7
+};
 
 function renderThumbnail(artifact: IArtifact, replaced: number | null, host: IHost, open: () => void): HTMLElement {
   const name = visibleName(artifact.path);
