@@ -332,6 +332,7 @@ def send(content: dict[str, Any], address: str) -> str:
     Raises:
         ValueError: if the collector does not answer, or refuses the spans. The message names the problem.
     """
+    import http.client
     import urllib.error
     import urllib.request
 
@@ -349,7 +350,11 @@ def send(content: dict[str, Any], address: str) -> str:
         error.close()
         why = f"({error.code} {error.reason}).{_hint(error.code, kind)}"
         raise ValueError(f"The collector at {shown} refused the spans {why}") from error
-    except (OSError, ValueError) as error:
+    except (
+        OSError,
+        ValueError,
+        http.client.HTTPException,
+    ) as error:  # the last for servers without HTTP, as of gRPC
         reason = getattr(error, "reason", None) or error
         raise ValueError(f"No collector answers at {shown} ({reason}): check the address.") from error
     spans = sum(

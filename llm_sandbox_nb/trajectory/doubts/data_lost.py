@@ -105,7 +105,7 @@ def losses(evidence: Evidence, action: Action) -> Iterator[Doubt]:
             yield Doubt(rule="data lost", step=action.step, text=text, severity="high")
     if (
         _DELETES_ROWS.search(action.command)
-        and not says(evidence, action, _SAYS_LESS)
+        and not says(action, _SAYS_LESS)
         and any(ending_of(file.path) in ("db", "sqlite", "sqlite3") for file in action.writes)
     ):
         yield Doubt(
@@ -165,7 +165,7 @@ def _shrunk(evidence: Evidence, action: Action, version: Version) -> str:
         return "" if extra is None else f"{said}{extra}"
     size_before = change.size_before or (before.change.size if before is not None and before.change else 0)
     lost = size_before - change.size
-    if lost >= 512 and lost >= size_before * 0.1 and not says(evidence, action, _SAYS_LESS):
+    if lost >= 512 and lost >= size_before * 0.1 and not says(action, _SAYS_LESS):
         if ending_of(path) in (
             "png",
             "jpg",
@@ -224,7 +224,7 @@ def _unsaid(evidence: Evidence, action: Action, version: Version, lost: int, old
         old: number of lines before the loss.
     """
     said = action.said
-    if not says(evidence, action, _SAYS_LESS):
+    if not says(action, _SAYS_LESS):
         task = _SAYS_LESS.search(evidence.task)
         return None if task and not evidence.given(version.path) and _made_anew(action, version) else ""
     counts = [_number(found) for found in _COUNT_PHRASE.findall(_ONE_OF_EACH.sub("", said))]
@@ -321,7 +321,7 @@ def _other_content(evidence: Evidence, action: Action, version: Version) -> str:
         return ""
     if (
         sum(line in new for line in gone) > len(gone) * 0.3
-        or says(evidence, action, _SAYS_OTHER)
+        or says(action, _SAYS_OTHER)
         or _SAYS_OTHER.search(evidence.task)
     ):
         return ""

@@ -24,7 +24,7 @@ TABLES = frozenset({"csv", "tsv", "tab", "psv"})
 """Suffixes of files that have a header and rows."""
 
 
-def says(evidence: Evidence, action: Action, words: re.Pattern[str]) -> bool:
+def says(action: Action, words: re.Pattern[str]) -> bool:
     """Return True if `words` matches the model's text in the step of an action, or a comment in the command."""
     if words not in action.known:
         comments = (line for line in action.command.splitlines() if line.lstrip().startswith("# "))
@@ -50,7 +50,7 @@ def other_columns(evidence: Evidence, action: Action, version: Version) -> str:
         return ""
     if (
         not gone
-        or says(evidence, action, _SAYS_COLUMNS)
+        or says(action, _SAYS_COLUMNS)
         or any(column in action.said for column in gone if len(column) > 3)
     ):
         return ""

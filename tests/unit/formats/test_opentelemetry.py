@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -221,6 +222,25 @@ def test_a_refusal_names_the_remedy(collector: Collector, status: int, hint: str
         opentelemetry.send(opentelemetry.write(run()), address)
     assert "secret" not in str(caught.value)
     assert collector.got[0][2] == "Basic bmFtZTpzZWNyZXQ="
+
+
+def test_a_server_without_http_is_no_collector() -> None:
+    """The port 4317 of a collector speaks gRPC."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            client, _ = listening.accept()
+            with client:
+                client.recv(65536)
+                client.sendall(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(ValueError, match="check the address"):
+            opentelemetry.send(
+                opentelemetry.write(run()), f"http://127.0.0.1:{listening.getsockname()[1]}/v1/traces"
+            )
+        thread.join()
 
 
 def test_no_collector() -> None:
