@@ -236,7 +236,7 @@ async def test_a_rewind_that_cannot_be_taken_back_leaves_files_of_no_step(
         await run.rewind(1)
     with pytest.raises(RunError, match="disk is full"):
         await work
-    assert any("cut short" in reason for reason in run.trajectory.skipped)
+    assert any("rewind was interrupted" in reason for reason in run.trajectory.skipped)
     box.restore = restore  # type: ignore[method-assign]
     await run.resume(model=TalkingModel(2))  # its next reply submits
     await lines_of_what_was_executed(box, run)
