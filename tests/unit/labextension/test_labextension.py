@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -25,7 +26,8 @@ def node(*words: str, given: str = "") -> str:
     done = subprocess.run(
         ["node", *words], cwd=PACKAGE, input=given, capture_output=True, text=True, timeout=280
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    failed = re.findall(r"^not ok .*?^  \.\.\.$", done.stdout, re.MULTILINE | re.DOTALL)
+    assert done.returncode == 0, "\n".join([*failed, done.stdout[-1000:], done.stderr[-3000:]])
     return done.stdout
 
 
