@@ -18,7 +18,7 @@ MARK = "memory-store"
 
 @dataclass
 class Kept:
-    """What a folder would hold."""
+    """Content of one store, which a store on a disk has in its folder."""
 
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     manifests: dict[str, Manifest] = field(default_factory=dict)

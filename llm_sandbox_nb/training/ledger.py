@@ -209,7 +209,7 @@ def asked_about(question: str) -> str:
 
 
 class LedgerDemonstrator:
-    """Scripted model that works on a row in text mode, with one command that is chosen by chance.
+    """Scripted model that works on a row in text mode, with one command that is drawn at random.
 
     The last line of the command's output is the answer.
     """

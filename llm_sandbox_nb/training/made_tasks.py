@@ -36,7 +36,7 @@ class MadeTask:
     held_out_rows: MakeRows
     """Function that makes the rows for validations and evaluations. Their seed differs from the training's seed."""
     demonstrator: Callable[[str, Row], Model]
-    """Function that gets a seed and a row, and returns a scripted model that works on the row."""
+    """Function that takes a seed and a row, and returns the scripted model for the row."""
 
 
 MADE = {

@@ -1,4 +1,4 @@
-"""What the digest of the package's scorers depends on."""
+"""Digest of the package's scorers: changed code changes it, and other words do not."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ HELD = Held(1, "c", "call", "approval", "", "execute_bash", {"command": "ls"})
 
 
 def recorded(name: str) -> dict[str, Any]:
-    """What a run records of a sandbox of this isolation."""
+    """Protection that a run records for a sandbox of this isolation."""
     protection = Protection(name, "standard", "0", (), False, "none", "open", False, None, None, None)
     assert _protection(json.loads(json.dumps(asdict(protection)))) == protection, (
         "the server tells it to the kernel"

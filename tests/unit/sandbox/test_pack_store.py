@@ -1,4 +1,4 @@
-"""What only `PackStore` promises: damage is found, and content is shared on disk and between forks. The rest is in
+"""Promises of `PackStore` alone: damage is found, and content is shared on disk and between forks. The rest is in
 test_checkpoint_store.py.
 """
 
