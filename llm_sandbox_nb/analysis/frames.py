@@ -128,8 +128,9 @@ def tools_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
 def groups_frame(runs_table: pandas.DataFrame) -> pandas.DataFrame:
     """Return a table with a row for each group of runs.
 
-    Rates and `barren_share` are shares of all turns of the group. The other shares are computed from the sums of tokens
-    or seconds over all runs of the group.
+    The columns `*_rate` and `barren_share` are shares of all turns of the group. `environment_share` is computed from
+    the sums of tokens over all runs of the group, and `tool_share` from the sums of seconds over the runs whose times
+    are known.
     """
     rows = [_group_row(str(name), part) for name, part in runs_table.groupby("group", sort=True)]
     return _pandas_frame(rows)

@@ -50,7 +50,7 @@ class HowToAsk(RunOptions):
     settings: ModelSettings = field(default_factory=ModelSettings)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     limits: RunLimits | None = None
-    """Limits that replace the limits of the task."""
+    """Limits that replace the limits of the task. None to use the limits of the task."""
     nudges: Nudges = field(default="all", kw_only=True)
     """Number of replies in a row without a tool call that the run answers with a request for a call. With `all`, as in
     the paper's package, no such reply ends the run."""
@@ -98,6 +98,7 @@ async def in_sandbox(
 
     Raises:
         ModelError, InputError, SandboxError: if the run could not start.
+        DataError: if the row's repository or commit does not exist.
     """
     in_files = documents == "files"
     problem = row.problem_statement if in_files else framed or with_documents(row)

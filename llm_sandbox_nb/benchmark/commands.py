@@ -96,7 +96,7 @@ def make_comparison(out: Path, other: Path) -> dict[str, Any]:
     """Compare the results of two folders.
 
     Raises:
-        UsageError: if a folder has no results, or the folders have no results in common.
+        UsageError: if a folder has no results, or the folders have no scored item in common.
     """
     from llm_sandbox_nb.benchmark.report import compare_folders
     from llm_sandbox_nb.benchmark.results import ResultsError
@@ -111,7 +111,7 @@ def make_comparison(out: Path, other: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Benchmark that is ready to begin. A `with` block holds the lock of its folder."""
+    """Benchmark that is ready to begin. Its folder is locked until the end of the `with` block."""
 
     items: list[Item]
     runner: Runner
@@ -128,7 +128,9 @@ class Prepared:
 
 
 def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str, str]) -> Prepared:
-    """Read tasks and data, check every value, and make the runner, without starting anything.
+    """Read tasks and data, check every value, lock the folder and store its plan, and make the runner.
+
+    No item is run yet.
 
     Raises:
         UsageError: if a name or value is missing or wrong.
@@ -153,7 +155,7 @@ def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str
 
 
 def prepare_scoring(out: Path, flags: Mapping[str, Any], environment: Mapping[str, str]) -> Prepared:
-    """Make the runner whose `score_again` scores the answers of a folder, without starting anything.
+    """Lock a folder, and make the runner whose `score_again` scores its answers. No answer is scored yet.
 
     Raises:
         UsageError: if the folder has no plan, or a name or value is wrong.
@@ -376,7 +378,10 @@ def _selected_rows(loaded: list[list[Row]], start: int, end: int | None) -> list
 
 
 def source_of(name: str) -> str:
-    """Return the absolute path of an existing file or folder. Other text, such as a task's name, stays unchanged."""
+    """Return the absolute path of an existing file, or of an existing folder that is given with a slash.
+
+    Other text, such as a task's name, stays unchanged.
+    """
     path = Path(name).expanduser()
     return str(path.absolute()) if path.exists() and ("/" in name or path.is_file()) else name
 

@@ -70,7 +70,7 @@ def code_of(scorer: str, folder: Path | None = None) -> str:
 
 @functools.cache
 def _own_scorers() -> str:
-    """Return the digest of this package's scorers and of the versions of the packages that they use."""
+    """Return the digest of all modules and tables in this folder, and of the versions of packages that scorers use."""
     folder = Path(__file__).parent
     code = [(file.name, _code_without_texts(file)) for file in sorted(folder.glob("*.py"))]
     tables = [(file.name, _file_digest(file)) for file in sorted(folder.glob("*.yaml"))]

@@ -92,8 +92,9 @@ async def check_model(model: Model) -> None:
 class LocalBackend:
     """Backend that runs items in this process. The runs are recorded below `out`.
 
-    An item that fails is tried up to `attempts` times. With `reuse`, a sandbox serves many items and is reset between
-    them; see `SandboxPool`. The end of the `async with` block ends the workers of `scoring`.
+    An item that fails is tried up to `attempts` times, unless every attempt would fail in the same way. With `reuse`, a
+    sandbox serves many items and is reset between them; see `SandboxPool`. The end of the `async with` block ends the
+    workers of `scoring`.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ Verdict = Literal["correct", "incorrect", "tie", "unknown"]
 
 @dataclass(frozen=True)
 class Judgement:
-    """Judgement of an answer. `key` identifies model, prompt, question, gold and answer. `repeat` counts from 0."""
+    """Judgement of an answer. `key` is a digest of the model, the prompt and the answer. `repeat` counts from 0."""
 
     key: str
     repeat: int
@@ -83,7 +83,7 @@ class JudgeOptions:
 
 
 def verdict_of(opinions: Iterable[Opinion]) -> Verdict:
-    """Return the verdict of the majority of opinions, or `unknown` if all opinions are without a verdict."""
+    """Return the verdict of most opinions, `tie` for equal numbers, or `unknown` if no opinion has a verdict."""
     opinions = list(opinions)
     right, wrong = opinions.count("correct"), opinions.count("incorrect")
     if not right + wrong:
@@ -245,9 +245,9 @@ class Agreement:
 
     answers: int
     pairs_agree: float | None
-    """Share of equal pairs among all pairs of verdicts on the same answer."""
+    """Share of equal pairs among all pairs of verdicts on the same answer. None if there are no pairs."""
     kappa: float | None
-    """Fleiss' kappa, the agreement of the verdicts beyond chance. None if all verdicts are equal."""
+    """Fleiss' kappa, the agreement of the verdicts beyond chance. None if all verdicts are equal, or without pairs."""
     ties: int
     no_verdict: int
     """Number of judgements without a verdict, including those whose requests failed."""

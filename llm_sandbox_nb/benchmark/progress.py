@@ -18,7 +18,7 @@ _MAX_NOTES = 3
 class CellProgress:
     """Progress of a task in one mode. Times are in seconds, and count this start only.
 
-    `done` also counts results of earlier starts.
+    `done`, `errors`, `tokens`, `cost` and `score` also count results of earlier starts.
     """
 
     task: str

@@ -190,7 +190,7 @@ def compare_folders(out: Path, other: Path) -> dict[str, Any]:
     `left_out` in the result is the number of items whose rows differ between the folders.
 
     Raises:
-        ResultsError: if a folder has no results, or the folders have no task and mode in common.
+        ResultsError: if a folder has no results, or the folders have no scored item in common.
     """
     sides: list[dict[tuple[str, str], list[Result]]] = []
     for folder in (out, other):

@@ -107,7 +107,7 @@ def read_results(out: Path) -> list[Result]:
 
 
 def all_results(out: Path) -> Iterator[Result]:
-    """Yield all results, including replaced results of the same item."""
+    """Yield all results, including results that a later result of the same item replaces."""
     for path in sorted(out.glob(f"*/*/{FILE}")):
         info = path.stat()
         yield from _results_in(path, info.st_size, info.st_mtime_ns)
@@ -115,7 +115,8 @@ def all_results(out: Path) -> Iterator[Result]:
 
 @lru_cache(maxsize=32)
 def _results_in(path: Path, size: int, changed: int) -> tuple[Result, ...]:
-    """Read the results of a file. They are cached until the file changes, because a start reads the file several times.
+    """Read the results of a file. They are cached until the file changes, because the start of a benchmark reads
+    each file several times.
 
     `size` and `changed` are the size of the file in bytes and its modification time, and are only keys of the cache.
     """
@@ -156,7 +157,10 @@ def count_errors(results: Iterable[Result]) -> dict[str, int]:
 
 
 def append_line(path: Path, record: object) -> None:
-    """Append a record as a JSON line. The line is a single write, so a crash leaves at most one incomplete line."""
+    """Append a record as a JSON line.
+
+    If the process is killed meanwhile, only this line can be incomplete. The next call ends the incomplete line.
+    """
     data = (json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8", "replace")
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:

@@ -165,6 +165,8 @@ def add_to_plan(out: Path, cells: Iterable[PlannedCell], rows: Mapping[str, Iter
 def counted_results(out: Path) -> list[Result]:
     """Return the newest result of each planned item, without results of rows that were removed from the data.
 
+    Of a task and mode that are not in the plan, return the newest result of each item.
+
     Raises:
         ResultsError: if a file cannot be read, or holds a line that is not a result.
     """

@@ -113,7 +113,10 @@ class Runner:
         )
 
     def open_items(self, items: Iterable[Item]) -> list[Item]:
-        """Return the items that have no result, a failed or unscored result, or a score of an outdated scorer."""
+        """Return the items that have no result, a failed or unscored result, or a score of an outdated scorer.
+
+        If `retry_errors` is False, items with a failed result are left out.
+        """
         results = {result.key: result for result in read_results(self.options.out)}
         return [item for item in items if self._is_open(item, results.get(item.key))]
 

@@ -15,7 +15,7 @@ from llm_sandbox_nb.benchmark.math_scorer import is_one_value, math_equal
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, NO_GOLD, Score, exact, letter, rouge_l, set_f1
 from llm_sandbox_nb.errors import LLMSandboxError
 
-if TYPE_CHECKING:  # an import of this module would take most of the time in which a scoring worker starts
+if TYPE_CHECKING:  # an import of `rows` would take most of the time in which a scoring worker starts
     from llm_sandbox_nb.benchmark.rows import Row
 
 RowRule = Callable[[str, str, Mapping[str, Any]], Score]

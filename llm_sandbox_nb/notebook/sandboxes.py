@@ -173,7 +173,7 @@ class NotebookSandboxes:
         self._newest: SandboxOptions | None = None
         """Options of the newest sandbox that a cell has needed."""
         self._stopped = False
-        """True after `stop`: nothing is prepared until a cell needs a sandbox again."""
+        """True after `stop(prepared=True)`: nothing is prepared until a cell needs a sandbox again."""
 
     async def keeper(self) -> SandboxKeeper:
         """Return a keeper at this kernel's Jupyter server if there is one, else a keeper in this kernel."""
@@ -239,9 +239,10 @@ class NotebookSandboxes:
         return await (await self.keeper()).stop(prepared=prepared)
 
     async def stop_idle(self) -> str | None:
-        """End the sandbox of another notebook on the server, and return the notebook's name; None if none is idle.
+        """End an idle sandbox of another notebook on the server, and return that notebook's name.
 
-        Of several idle sandboxes, the one that has been idle longest is ended.
+        Of several idle sandboxes, the one that has been idle longest is ended. Return None if no such sandbox is idle,
+        or if this kernel keeps its own sandbox.
         """
         stop = getattr(await self.keeper(), "stop_idle", None)
         name: str | None = await stop() if stop else None

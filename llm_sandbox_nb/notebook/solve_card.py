@@ -56,7 +56,7 @@ class SolveCard:
 
     @property
     def can_decide(self) -> bool:
-        """True if a person can decide on a pause of the run at the server."""
+        """True if a person can decide at the server how the run resumes when it pauses."""
         return self._watchers.publisher is not None
 
     def start(self, run: Run) -> None:

@@ -52,7 +52,7 @@ class LiveCard(Protocol):
 
     @property
     def can_decide(self) -> bool:
-        """True if a person can decide on a pause of the run."""
+        """True if a person can decide how the run resumes when it pauses."""
         ...
 
     def start(self, run: Run) -> None: ...

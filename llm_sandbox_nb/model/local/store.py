@@ -126,7 +126,7 @@ def another_file(name: str, found: str, expected: str) -> ModelError:
 
 
 def known_sum(path: Path, name: str, stop: Stop) -> str:
-    """Return the SHA-256 of a file. The SHA-256 is cached until the file's size or time changes."""
+    """Return the SHA-256 of a file. The SHA-256 is cached until the file's size, modification time or inode changes."""
     note = _note_of(path)
     with contextlib.suppress(OSError, ValueError, AttributeError):
         kept = json.loads(note.read_text("utf-8"))

@@ -95,7 +95,7 @@ def _folder_of(
 
 
 def _base_v2(own: Path, top: Path) -> Base | None:
-    """Return the nearest writable folder, from `own` upwards, that passes memory and pids on to its children.
+    """Return the nearest writable folder, from `own` upwards, that passes the controllers memory and pids on.
 
     Only leaves of the tree can have processes. So the result is usually the parent folder, which systemd has assigned
     to the user.
@@ -176,7 +176,10 @@ class Group:
         return None
 
     def remove(self, *, patience: float = 0.0) -> bool:
-        """Kill the processes inside, and remove the folders. Return False if one is left after `patience` seconds."""
+        """Kill the processes inside, and remove the folders.
+
+        Return False if a folder is left after `patience` seconds.
+        """
         return _remove_all(self._folders, patience)
 
 
@@ -263,7 +266,7 @@ class GroupOwner:
 
 
 def find_groups(proc: Path = PROC) -> list[Path]:
-    """Return the folders of all groups of this package, in the whole tree."""
+    """Return the folders of all control groups of this package, in all mounted hierarchies."""
     found = []
     for point in dict.fromkeys(point for *_, point in find_hierarchies(proc)):
         for parent, names, _ in os.walk(point):
@@ -272,7 +275,7 @@ def find_groups(proc: Path = PROC) -> list[Path]:
 
 
 def reap_groups(folders: Iterable[Path]) -> list[str]:
-    """Kill the processes in groups of dead owners, and remove the groups. Return the names of the groups."""
+    """Kill the processes in groups of dead owners, and remove the groups. Return the names of the removed groups."""
     removed = []
     for folder in folders:
         match = _GROUP_NAME.match(folder.name)

@@ -49,7 +49,7 @@ class ScanLimits:
 
 
 class KnownDigests:
-    """Counts of all digests in a memory, made when first needed. `replace` updates the counts for the next memory."""
+    """Counts of all digests in a `Memory`, made when first needed. `replace` updates the counts for the next one."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -461,7 +461,7 @@ class ContentReader:
         self.left = limit
         self.sent: set[str] = set()
         self.buffer: memoryview | None = (
-            None  # shared by all pieces, because to allocate memory for a piece takes longer than to read the piece
+            None  # shared by all pieces, because allocating memory for a piece takes longer than reading the piece
         )
 
     def read(self, path: bytes, info: os.stat_result) -> tuple[list[Any], os.stat_result, bool]:

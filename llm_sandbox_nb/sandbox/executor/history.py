@@ -309,7 +309,10 @@ class RestoreRequest(HistoryRequest):
             self.start_shell()
 
     def abort(self) -> None:
-        """End the request, and kill the child. If the files are in place, give up only the restore of the shell."""
+        """End the request, and kill the child.
+
+        When the files are in place, a time-out ends only the restore of the shell, and a cancellation has no effect.
+        """
         if self.files is None:
             super().abort()
         elif self.timed:
@@ -324,7 +327,7 @@ class RestoreRequest(HistoryRequest):
             # If the child was killed before it removed the pack, the pack is still in the top folder.
             RestorePack(self.params["pack"], self.top_time).remove()
         if "error" in outcome and self.history.pid:
-            # Without this, the child would read the rest of the plan, which may still arrive, as its next request.
+            # Otherwise, the child would read the rest of the plan, which may still arrive, as its next request.
             send_signal(self.history.pid, signal.SIGKILL)
         else:
             self.start_shell()

@@ -114,7 +114,7 @@ class RecordReader:
         return self.buffer[self.at - size : self.at]
 
     def read(self, size: int) -> bytes:
-        """Read at least one and at most `size` bytes. Raises EOFError."""
+        """Read at least one and at most `size` bytes. Raises EOFError at the end of the stream."""
         data = os.read(self.fd, size)
         if not data:
             raise EOFError
@@ -178,7 +178,7 @@ class RestorePack:
         name: name of the file in the top folder; None if there is no pack.
         top_time: mtime of the top folder in nanoseconds, before the pack and the engine's helper files were put there.
             None if the mtime is not to be restored.
-        handed: True if the file has no path inside, and the host sends its descriptor through `HANDED`.
+        handed: True if the file has no path in the sandbox, and the host sends its descriptor through `HANDED`.
     """
 
     def __init__(self, name: str | None, top_time: int | None, handed: bool = False) -> None:

@@ -298,7 +298,11 @@ class Restore(RestoredFolders):
         self.memory.pop(path, None)
 
     def make(self, row: list[Any]) -> None:
-        """Make an entry without content."""
+        """Make an entry for which no content follows.
+
+        Such an entry is a folder, a link, a fifo, a device, another name of a file, or a file without pieces of
+        content.
+        """
         path = text_to_bytes(row[0])
         if row[1] == "d" and path == self.top:
             self.rows[path] = row

@@ -163,7 +163,7 @@ class Snapshotter:
         return writable_mounts()
 
     def checkpoint(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Report the differences from a remembered checkpoint, or all files if no checkpoint is remembered."""
+        """Report the differences from the checkpoint `since`, or all files if this checkpoint is not remembered."""
         set_policy("SCHED_BATCH")
         since = params.get("since")
         old = self.memories.get(since) if since is not None else None

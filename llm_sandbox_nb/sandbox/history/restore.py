@@ -89,7 +89,10 @@ class _Restore:
         self._shell_restored = False
 
     async def run(self) -> Restored:
-        """Plan changes, apply them and scan the files again, until nothing differs."""
+        """Plan changes, apply them and scan the files again, until nothing differs.
+
+        Stop earlier if a path cannot be restored, or after `_MAX_ROUNDS` attempts.
+        """
         began = time.monotonic()
         # Before and after the restore, all files are examined, because a program may have hidden a change from the
         # kernel's reports.

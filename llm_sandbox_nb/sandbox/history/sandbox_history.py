@@ -253,7 +253,7 @@ class HistoryCopy:
 
     @classmethod
     def of(cls, source: CheckpointStore, folder: Path | None) -> HistoryCopy:
-        """Copy a history into `folder`, or into a temporary folder if None. Raises HistoryError."""
+        """Copy a history into `folder`, or into a temporary folder if `folder` is None. Raises HistoryError."""
         target = temporary_folder() if folder is None else folder.absolute()
         return cls(source.continued_in(target), folder is None)
 

@@ -1,7 +1,8 @@
 """Concurrent requests over one connection to an executor, which is never trusted.
 
 Whatever the executor does (garbage, silence, endless output, wrong ids), the host's memory use is limited, and every
-call ends. A call ends with its answer, also after the time-out that the executor applies, or with `SandboxLostError`.
+call ends. A call ends with its answer or with `SandboxLostError`. After a time-out, which the executor applies, a call
+has an answer too.
 
 A request with a body has these frames. `>` comes from the host, `<` from the executor:
 
@@ -290,7 +291,7 @@ class Channel:
         self._flowing.clear()
 
     def release(self, holder: object) -> None:
-        """Read frames again, unless another holder has not released yet."""
+        """Remove `holder`. Resume reading frames if no other holder is left."""
         self._holders.discard(holder)
         if not self._holders:
             self._flowing.set()
