@@ -143,7 +143,7 @@ _OTHER_TURN = re.compile(
 )
 """Matches the begin mark of a user's or tool's turn that the model itself wrote."""
 _MAX_PLACES = 20_000
-"""Number of fences, comments, results and marks after which the search ends."""
+"""Number of fences, pieces of inline code, comments, results and marks after which the search ends."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SandboxMismatchError(SandboxError):
-    """Raised if a cell asks for another kind of sandbox than the running one. The message names the remedy."""
+    """Error for a cell that asks for another kind of sandbox than the running one. The message names the remedy."""
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ class Forks:
         self._runs[run.folder.resolve()] = run
 
     def at(self, path: Path) -> Run | None:
-        """Return the fork in a folder, or None."""
+        """Return the fork in a folder. None if this kernel has no fork in this folder."""
         return self._runs.get(path.expanduser().resolve())
 
     @property

@@ -162,7 +162,8 @@ async def solve(
             `run.checks` has the verdicts.
         check_files: files that only the check gets, in the form of `inputs`. The command of the check runs in the
             folder of these files.
-        check_tries: how often the result is checked. After each failed check except the last, the model reads the
+        check_tries: maximum number of checks of the result. After each failed check except the last, the model reads
+        the
             output and continues in its sandbox.
         check_timeout: timeout in seconds for each check.
         tools: your own functions that the model can call too. Their names, docstrings and types explain them to the
@@ -190,6 +191,7 @@ async def solve(
     Raises:
         InputError, ModelError: if the task is empty, an input or a key is missing, a script or a provider does not
             exist, or an MCP server does not start. In these cases, no run is started.
+        SandboxError: if an MCP server needs the sandbox, and the sandbox does not open. No run is started either.
         RunError: if the model, the sandbox or this program failed. `error.run` is the run.
         asyncio.CancelledError: if the run was interrupted. The record says so.
     """
