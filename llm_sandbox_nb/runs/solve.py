@@ -163,8 +163,7 @@ async def solve(
         check_files: files that only the check gets, in the form of `inputs`. The command of the check runs in the
             folder of these files.
         check_tries: maximum number of checks of the result. After each failed check except the last, the model reads
-        the
-            output and continues in its sandbox.
+            the output and continues in its sandbox.
         check_timeout: timeout in seconds for each check.
         tools: your own functions that the model can call too. Their names, docstrings and types explain them to the
             model. These functions run in this process with your rights, and not in the sandbox.

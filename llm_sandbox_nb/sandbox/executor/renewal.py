@@ -72,8 +72,7 @@ def describe(known: set[int], disk: tuple[int, int]) -> dict[str, str]:
     """Return texts, by name, that describe all state that commands can change, except files.
 
     `known` has the pids of the executor's processes. `disk` is the usage above which the sandbox ends. Long texts are
-    replaced by a hash with a secret key, so that programs in the sandbox cannot choose a text with this
-    hash.
+    replaced by a hash with a secret key, so that programs in the sandbox cannot choose a text with this hash.
     """
     foreign = sorted((pid, *born) for pid, born in process_table().items() if pid not in known)
     return {
