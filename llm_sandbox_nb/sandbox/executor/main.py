@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from .door import DoorListener
     from .history import HistoryService
 
-VERSION = 1
 IO_URING_SETUP = 425  # a system call
 KEYCTL = {"x86_64": 250, "aarch64": 219}
 GET_KEYRING_ID, SESSION_KEYRING = 0, -3
@@ -198,11 +197,8 @@ class Executor(HostPipe):
         self.cwd = text_to_bytes(hello.get("cwd", "/"))
         self.spill = text_to_bytes(hello.get("spill", "/tmp/llm-sandbox"))
         self.scope = text_to_bytes(hello.get("history", ""))
-        version = ".".join(map(str, sys.version_info[:3]))
-        answer = {"nonce": hello.get("nonce"), "version": VERSION, "pid": os.getpid(), "uid": os.getuid()}
-        answer.update(
-            {"python": version, "failed": failed[:8], "adopted": self.owned, "bash": has_program("bash")}
-        )
+        answer: dict[str, Any] = {"nonce": hello.get("nonce"), "pid": os.getpid(), "failed": failed[:8]}
+        answer["bash"] = has_program("bash")
         answer["calls"] = open_calls()
         if "disk" in hello:
             self.disk_watch.watch(DiskUsage(*(int(limit or 0) for limit in hello["disk"])))

@@ -242,7 +242,7 @@ OPERATIONS: dict[str, dict[str, Check]] = {
         "id": is_text, "since": optional(is_text), "walk": optional(is_flag), "limits": optional(are_limits),
     },
     "describe": {
-        "paths": are_texts, "content": optional(is_flag), "below": optional(is_flag), "limits": optional(are_limits),
+        "paths": are_texts, "content": optional(is_flag), "below": optional(is_flag),
     },
     "renew": {},
     "restore": {

@@ -217,7 +217,7 @@ def test_whatever_frames_come_a_call_ends_and_the_next_one_knows(frames):
     meet(lambda: Script(reply), use)
 
 
-@pytest.mark.parametrize("name", ["version", "python", "pid", "uid", "bash", "failed", "files"])
+@pytest.mark.parametrize("name", ["pid", "bash", "failed", "files"])
 def test_odd_facts_of_a_greeting(name):
     async def test():
         for odd in [*ODD, {"/proc/1/status": [1]}]:
