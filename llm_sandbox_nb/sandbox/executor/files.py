@@ -58,17 +58,16 @@ def read(params: dict[str, Any]) -> dict[str, Any]:
     path = text_to_bytes(params["path"])
     limit = params["limit"]
     fd = open_regular(path)
-    size = os.fstat(fd).st_size
-    if limit is not None and size > limit:
-        return {"error": {"kind": "limit", "size": size}}
+    if limit is not None and os.fstat(fd).st_size > limit:
+        return {"error": {"kind": "limit"}}
     total = 0
     while True:
         data = os.read(fd, CHUNK_SIZE)
         total += len(data)
         if not data:
-            return {"size": total}
+            return {}
         if limit is not None and total > limit:
-            return {"error": {"kind": "limit", "size": total}}
+            return {"error": {"kind": "limit"}}
         write_all(1, data)
 
 

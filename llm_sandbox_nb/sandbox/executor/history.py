@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from .change_watcher import ChangeWatcher
+    from .main import Executor
     from .mounts import Epoch
-    from .request import ExecutorContext
     from .shell import Shell
 
 READY = b"ready"
@@ -36,7 +36,7 @@ class HistoryService(ServiceProcess):
 
     handed = True
 
-    def __init__(self, executor: ExecutorContext, shell: Shell, watcher: ChangeWatcher, epoch: Epoch) -> None:
+    def __init__(self, executor: Executor, shell: Shell, watcher: ChangeWatcher, epoch: Epoch) -> None:
         super().__init__(executor)
         self.shell = shell
         self.watcher = watcher
@@ -185,7 +185,7 @@ class CheckpointRequest(HistoryRequest):
     def __init__(self, history: HistoryService, number: int, params: dict[str, Any]) -> None:
         super().__init__(history, number, params)
         self.sent = self.retried = False
-        self.why_no_shell: str | None = None
+        self.shell_saved: bool | None = None
 
     def start(self) -> None:
         names = ("op", "id", "since", "walk", "limits")
@@ -206,9 +206,9 @@ class CheckpointRequest(HistoryRequest):
             self.history.queue.insert(0, self)
             self.history.ended(self)
 
-    def shell_done(self, why: str) -> None:
-        """Note that the attempt to save the shell's state has ended. `why` is the reason of a failure, or empty."""
-        self.why_no_shell = why
+    def shell_done(self, ok: bool) -> None:
+        """Note that the attempt to save the shell's state has ended. `ok` is False after a failure."""
+        self.shell_saved = ok
         self.finish_if_done()
 
     def files_done(self, outcome: dict[str, Any]) -> None:
@@ -217,14 +217,16 @@ class CheckpointRequest(HistoryRequest):
 
     def finish_if_done(self) -> None:
         """Respond if the files and the shell are done."""
-        outcome, why = self.files, self.why_no_shell
-        if outcome is None or (why is None and "error" not in outcome):
+        outcome, saved = self.files, self.shell_saved
+        if outcome is None or (saved is None and "error" not in outcome):
             return
         if "error" not in outcome:
             since = self.params.get("since") if outcome["incremental"] else None
-            outcome["shell"], state = self.history.shell_state.report(self.params["id"], since, why or "")
+            how, state = "none", b""
+            if saved:
+                how, state = self.history.shell_state.report(self.params["id"], since)
+            outcome["shell"] = {"state": how}
             if state:
-                outcome["records"] += 1
                 self.send(STDOUT, bytes([SHELL]) + len(state).to_bytes(4, "big") + state)
         self.finish(outcome)
 

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from .door import DoorListener
     from .history import HistoryService
 
-VERSION = 1
 IO_URING_SETUP = 425  # a system call
 KEYCTL = {"x86_64": 250, "aarch64": 219}
 GET_KEYRING_ID, SESSION_KEYRING = 0, -3
@@ -67,17 +66,27 @@ class Executor(HostPipe):
     def __init__(self) -> None:
         super().__init__()
         self.requests: dict[int, Request] = {}
+        """Requests that were not answered yet, by number."""
         self.helpers: set[int] = set()
+        """Children that serve one request each."""
         self.keepers: set[int] = set()
+        """Supervisors of programs that have ended, while descendants of the programs still run."""
         self.services: set[int] = set()
+        """Children that serve requests for as long as the executor runs."""
         self.children: dict[int, Callable[[int], None]] = {}
+        """Functions by pid of a child. When the child ends, its function is called with the wait status."""
         self.holds: set[str] = set()
+        """Reasons why commands and file operations have to wait: `FIRST_LOOK`, `RESTORE`."""
         self.waiting: list[Callable[[], None]] = []
         self.cwd = b"/"
+        """Directory in which commands start."""
         self.spill = b"/tmp/llm-sandbox"
+        """Folder for output that is too large to be sent."""
         self.scope = b""
+        """The only folder that checkpoints cover. Empty if they cover everything that is writable."""
         self.epoch = Epoch()
         self.remove = os.environ.pop("LLM_SANDBOX_FOLDER", "")
+        """Folder of the whole sandbox, which is removed at the end. Empty if the sandbox has its own filesystem."""
         self.lease = 45.0
         self.owned = False
         self.set_up_process()
@@ -198,11 +207,8 @@ class Executor(HostPipe):
         self.cwd = text_to_bytes(hello.get("cwd", "/"))
         self.spill = text_to_bytes(hello.get("spill", "/tmp/llm-sandbox"))
         self.scope = text_to_bytes(hello.get("history", ""))
-        version = ".".join(map(str, sys.version_info[:3]))
-        answer = {"nonce": hello.get("nonce"), "version": VERSION, "pid": os.getpid(), "uid": os.getuid()}
-        answer.update(
-            {"python": version, "failed": failed[:8], "adopted": self.owned, "bash": has_program("bash")}
-        )
+        answer: dict[str, Any] = {"nonce": hello.get("nonce"), "pid": os.getpid(), "failed": failed[:8]}
+        answer["bash"] = has_program("bash")
         answer["calls"] = open_calls()
         if "disk" in hello:
             self.disk_watch.watch(DiskUsage(*(int(limit or 0) for limit in hello["disk"])))
