@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from .main import Executor
+    from .request import ExecutorContext
 
 LOST_MEMORY_NOTICE = "The earlier state of the files was lost, so some changes are missing."
 FIRST_LOOK_SECONDS = 2.0
@@ -37,7 +37,7 @@ MAX_SCAN_SECONDS = 5.0
 class ChangeWatcher(ServiceProcess):
     """The executor's side of the change watcher."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: ExecutorContext) -> None:
         super().__init__(executor)
         self.looking = False
         self.queue: list[ChangesRequest] = []

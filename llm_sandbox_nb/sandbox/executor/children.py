@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-    from .main import Executor
+    from .request import ExecutorContext
 
 PATH_MAX = 4096
 FILE_OPERATION_ENDS = {
@@ -40,7 +40,7 @@ FILE_OPERATIONS = frozenset(["read", "write", "list", "pack", "unpack", "describ
 
 
 def fork_with_pipes(
-    executor: Executor, fds: tuple[int, ...], child: Callable[[], None], *, handed: bool = False
+    executor: ExecutorContext, fds: tuple[int, ...], child: Callable[[], None], *, handed: bool = False
 ) -> tuple[int, list[int]]:
     """Fork a child with pipes on the descriptors `fds`. The child reads from fd 0, and writes to the others.
 
@@ -134,7 +134,7 @@ class ServiceProcess:
     handed = False
     """True if the child gets the descriptor `HANDED`."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: ExecutorContext) -> None:
         self.executor = executor
         self.pid = 0
         self.requests_w = self.data_r = self.outcome_r = -1

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, NamedTuple
 
-    from .main import Executor
     from .mounts import Epoch
+    from .request import ExecutorContext
     from .shell import Shell
 
     class _DiskUsage(NamedTuple):
@@ -118,7 +118,7 @@ BLOCK_BYTES = 512  # unit of st_blocks
 class DiskWatch:
     """The watch over the sandbox's files during the life of the sandbox."""
 
-    def __init__(self, executor: Executor, shell: Shell, epoch: Epoch) -> None:
+    def __init__(self, executor: ExecutorContext, shell: Shell, epoch: Epoch) -> None:
         self.executor = executor
         self.shell = shell
         self.epoch = epoch

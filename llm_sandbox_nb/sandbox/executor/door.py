@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .event_loop import EventLoop, Timer
-    from .main import Executor
+    from .request import ExecutorContext
 
 BEGUN, ENDED = b"begun", b"ended"
 BACKLOG = 1024  # connections that may wait to be accepted
@@ -126,7 +126,9 @@ class DoorListener:
 class HandOutRequest(Request):
     """A request of the host for the listening socket itself, so that no bytes pass through the executor."""
 
-    def __init__(self, executor: Executor, number: int, params: dict[str, Any], door: DoorListener) -> None:
+    def __init__(
+        self, executor: ExecutorContext, number: int, params: dict[str, Any], door: DoorListener
+    ) -> None:
         super().__init__(executor, number, params)
         self.door = door
 
@@ -142,7 +144,9 @@ class HandOutRequest(Request):
 class ConnectionRequest(StreamRequest):
     """A connection of a program in the sandbox, which is forwarded to the host."""
 
-    def __init__(self, executor: Executor, number: int, params: dict[str, Any], door: DoorListener) -> None:
+    def __init__(
+        self, executor: ExecutorContext, number: int, params: dict[str, Any], door: DoorListener
+    ) -> None:
         super().__init__(executor, number, params)
         self.door = door
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from .change_watcher import ChangeWatcher
-    from .main import Executor
     from .mounts import Epoch
+    from .request import ExecutorContext
     from .shell import Shell
 
 READY = b"ready"
@@ -36,7 +36,7 @@ class HistoryService(ServiceProcess):
 
     handed = True
 
-    def __init__(self, executor: Executor, shell: Shell, watcher: ChangeWatcher, epoch: Epoch) -> None:
+    def __init__(self, executor: ExecutorContext, shell: Shell, watcher: ChangeWatcher, epoch: Epoch) -> None:
         super().__init__(executor)
         self.shell = shell
         self.watcher = watcher

@@ -66,27 +66,17 @@ class Executor(HostPipe):
     def __init__(self) -> None:
         super().__init__()
         self.requests: dict[int, Request] = {}
-        """Requests that were not answered yet, by number."""
         self.helpers: set[int] = set()
-        """Children that serve one request each."""
         self.keepers: set[int] = set()
-        """Supervisors of programs that have ended, while descendants of the programs still run."""
         self.services: set[int] = set()
-        """Children that serve requests for as long as the executor runs."""
         self.children: dict[int, Callable[[int], None]] = {}
-        """Functions by pid of a child. When the child ends, its function is called with the wait status."""
         self.holds: set[str] = set()
-        """Reasons why commands and file operations have to wait: `FIRST_LOOK`, `RESTORE`."""
         self.waiting: list[Callable[[], None]] = []
         self.cwd = b"/"
-        """Directory in which commands start."""
         self.spill = b"/tmp/llm-sandbox"
-        """Folder for output that is too large to be sent."""
         self.scope = b""
-        """The only folder that checkpoints cover. Empty if they cover everything that is writable."""
         self.epoch = Epoch()
         self.remove = os.environ.pop("LLM_SANDBOX_FOLDER", "")
-        """Folder of the whole sandbox, which is removed at the end. Empty if the sandbox has its own filesystem."""
         self.lease = 45.0
         self.owned = False
         self.set_up_process()

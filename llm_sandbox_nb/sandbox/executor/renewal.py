@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .disk_watch import DiskWatch
-    from .main import Executor
+    from .request import ExecutorContext
     from .shell import Shell
 
 SETTINGS = ("limits", "oom_score_adj", "coredump_filter", "comm", "cgroup", "uid_map", "gid_map")
@@ -46,7 +46,7 @@ class RenewalRequest(ChildRequest):
 
     def __init__(
         self,
-        executor: Executor,
+        executor: ExecutorContext,
         number: int,
         params: dict[str, Any],
         shell: Shell,

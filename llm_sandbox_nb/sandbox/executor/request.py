@@ -1,4 +1,4 @@
-"""Arguments of each operation, and the base class of all requests.
+"""Arguments of each operation, the base class of all requests, and the part of the executor that requests use.
 
 A malformed request is refused here, and never reaches the code of its operation.
 """
@@ -12,21 +12,62 @@ from .light import dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Collection
+    from typing import Any, NoReturn, Protocol
 
     from .event_loop import Timer
-    from .main import Executor
 
     Check = Callable[[object], bool]
 
-FIRST_LOOK, RESTORE = "first look", "restore"  # reasons to wait, see `Executor.holds`
+    class ExecutorContext(Protocol):
+        """The part of the executor that requests use: pipe, event loop, children, and reasons to make commands wait."""
+
+        cwd: bytes
+        """Directory in which commands start."""
+        spill: bytes
+        """Folder for output that is too large to be sent."""
+        scope: bytes
+        """The only folder that checkpoints cover. Empty if they cover everything that is writable."""
+        remove: str
+        """Folder of the whole sandbox, which is removed at the end. Empty if the sandbox has its own filesystem."""
+        requests: dict[int, Any]
+        """Requests that were not answered yet, by number."""
+        children: dict[int, Callable[[int], None]]
+        """Functions by pid of a child. When the child ends, its function is called with the wait status."""
+        helpers: set[int]
+        """Children that serve one request each."""
+        keepers: set[int]
+        """Supervisors of programs that have ended, while descendants of the programs still run."""
+        services: set[int]
+        """Children that serve requests for as long as the executor runs."""
+        holds: set[str]
+        """Reasons why commands and file operations have to wait: `FIRST_LOOK`, `RESTORE`."""
+
+        # `Executor` and its base classes describe these methods.
+        def send(self, kind: int, number: int, payload: bytes | memoryview) -> None: ...
+        def acknowledge(self, number: int, size: int) -> None: ...
+        def forget(self, number: int) -> None: ...
+        def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None: ...
+        def watch_output(self, fd: int, handler: Callable[[], None]) -> None: ...
+        def unwatch(self, fd: int) -> None: ...
+        def after(self, delay: float, action: Callable[[], None]) -> Timer: ...
+        def fork(self, child: Callable[[], None]) -> int: ...
+        def helper_pids(self) -> set[int]: ...
+        def leave(self) -> NoReturn: ...
+        def spill_path(self, number: int) -> bytes: ...
+        def when_files_ready(self, action: Callable[[], None]) -> None: ...
+        def hold_files(self, reason: str) -> None: ...
+        def release_files(self, reason: str) -> None: ...
+        def stop_everything(self, spare: Collection[object]) -> bool: ...
+
+
+FIRST_LOOK, RESTORE = "first look", "restore"  # reasons to wait, see `ExecutorContext.holds`
 
 
 class Request:
     """A request of the host. Its body arrives through `data` and `end`. `respond` ends the request."""
 
-    def __init__(self, executor: Executor, number: int, params: dict[str, Any]) -> None:
+    def __init__(self, executor: ExecutorContext, number: int, params: dict[str, Any]) -> None:
         self.executor = executor
         self.number = number
         self.params = params

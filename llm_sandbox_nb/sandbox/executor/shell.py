@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .main import Executor
+    from .request import ExecutorContext
 
 MAX_BACKGROUND_BYTES = 64 * 1024  # of background jobs' output between two commands; must fit into one frame
 ABORT_TICK_SECONDS = 0.02
@@ -66,7 +66,7 @@ SHELL_RESTORE = b"exec 1>&195 2>&194\n"
 class Shell:
     """The persistent bash, and two pipes for the output of bash and its jobs."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: ExecutorContext) -> None:
         self.executor = executor
         self.pid = 0
         self.command_w = self.status_r = self.source = -1
