@@ -57,11 +57,6 @@ class LocalModel:
         """
         await self._ready()
 
-    def prepare(self) -> None:
-        """Prepare requests if the server runs already."""
-        if self._served is not None:
-            self._served.model.prepare()
-
     @property
     def writes_calls(self) -> bool:
         """True if the table says that the model's calls must be written as text."""
