@@ -97,9 +97,6 @@ class Breakpoint:
         """Return True if the expression is true at this moment. A comparison of incomparable values is false."""
         return moment.at == self.at and bool(_value(self._tree, moment))
 
-    def __repr__(self) -> str:
-        return f"<Breakpoint {self.text}>"
-
 
 def _parsed(text: str) -> ast.expr:
     if not text:
