@@ -70,7 +70,6 @@ class RunSpec(RunOptions):
     """Isolation of the sandbox. None if the isolation is not known before the sandbox is open."""
 
     def __post_init__(self) -> None:
-        """Check all values. Raise InputError if a value is invalid."""
         super().__post_init__()
         load_text_form(self.prompts.text_form)
         if wrong := [rule for rule in self.doubts if not callable(rule)]:

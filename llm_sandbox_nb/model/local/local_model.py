@@ -28,8 +28,6 @@ SERVER_LOG = "model-server.log"
 
 @dataclass(frozen=True)
 class _Served:
-    """Model with a running server."""
-
     model: RemoteModel
     server: ModelServer
     facts: Mapping[str, Any]
