@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.agent.run_spec import checked_pause_rules
+from llm_sandbox_nb.agent.control.pause_rules import pause_rules
 from llm_sandbox_nb.mcp_server.connecting import connection_text
 from llm_sandbox_nb.notebook.display import Output
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
@@ -77,7 +77,7 @@ class McpCommand:
             self._end(keeper, revoke=words == ["--revoke"])
             return
         approve, out, new_token = _parsed(words)
-        rules = checked_pause_rules(approve=approve)
+        rules = pause_rules(approve=approve)
         place = RunPlace(out, self.shell)
         sandbox = self.background.run(self.sandboxes.acquire(self.options()))
         token = self.background.run(keeper.mint_token(sandbox, keep=not new_token))

@@ -15,7 +15,7 @@ from llm_sandbox_nb.agent.control.frontends import (
     pause_handler,
     refusing_handler,
 )
-from llm_sandbox_nb.agent.control.pause_rules import Predicate
+from llm_sandbox_nb.agent.control.pause_rules import Predicate, pause_rules
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.inputs import InputFiles, StartingFiles, check_inputs
@@ -26,13 +26,7 @@ from llm_sandbox_nb.agent.original_prompts import WhosePrompts, chosen_prompts
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, new_run_folder
 from llm_sandbox_nb.agent.run_options import OPTION_DEFAULTS, ContextMode, Nudges, RunOptions, ToolCalls
-from llm_sandbox_nb.agent.run_spec import (
-    RunSpec,
-    SandboxOpening,
-    checked_pause_rules,
-    require_decider,
-    with_given,
-)
+from llm_sandbox_nb.agent.run_spec import RunSpec, SandboxOpening, require_decider, with_given
 from llm_sandbox_nb.agent.session import Session
 from llm_sandbox_nb.agent.tools.toolbox import Toolbox, with_own_tools
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings, WritesCalls
@@ -229,7 +223,7 @@ async def solve(
         check=checked_check(check, check_files, check_tries, check_timeout),
         toolbox=with_own_tools(tools),
         doubts=tuple(doubts),
-        pause_rules=checked_pause_rules(step, breakpoints, break_when, approve),
+        pause_rules=pause_rules(step, breakpoints, break_when, approve),
         make_model=lambda name: _other_model(name, model, api_base, api_key),
         provenance=provenance,
         isolation=_isolation(sandbox, isolation),

@@ -143,7 +143,6 @@ class McpConnection:
         return answer.result
 
     async def _exchange(self, method: str, params: Json) -> RpcMessage:
-        """Send a request and return the response."""
         if self._ended:
             raise McpServerError(self._ended)
         number = next(self._numbers)
