@@ -34,8 +34,6 @@ logger = logging.getLogger(__name__)
 _UNSAFE_CHARACTERS = re.compile(r"[^\w.-]+")
 _MAX_NAME_CHARACTERS = 60
 """Maximum characters of an id in a folder's name. A character has up to 4 bytes, and a name at most 255 bytes."""
-_OLD_ANSWER_CHARACTERS = 20_000
-"""Number of characters to which earlier versions cut a scored answer."""
 _NO_JUDGE = "no judge: name one with --judge_model"
 _FINAL_KINDS = ("data", "content_policy", "bad_request", SCORER)
 """Kinds of errors that another attempt would repeat, and that concern only one item."""
@@ -235,12 +233,9 @@ class Rescoring:
         Raises:
             FatalError: if the judge cannot be asked at all.
         """
+        if before.error_kind not in ANSWERED or not same_question(before, item.task, item.row):
+            return None
         answer = before.answer
-        cut = answer is not None and len(answer) == _OLD_ANSWER_CHARACTERS and not before.error_kind
-        if before.error_kind not in ANSWERED or cut:
-            return None
-        if not same_question(before, item.task, item.row):
-            return None
         if item.task.scorer == "judge":
             made = await judged(self.judge, item, replace(before, error_kind="", error=""), answer)
             return self._signed(made, before, item)

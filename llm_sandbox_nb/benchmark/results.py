@@ -67,7 +67,7 @@ class Result:
     run: str = ""
     """The run's folder, relative to the folder of all results."""
     row: str = ""
-    """`Row.digest` of the item's row. This field and the next fields are empty in results of earlier versions."""
+    """`Row.digest` of the item's row."""
     question: str = ""
     prompt: str = ""
     scorer: str = ""
@@ -129,7 +129,7 @@ def _result(path: Path, record: dict[str, Any]) -> Result:
         ResultsError: if a field is missing or has a wrong type.
     """
     known = {key: value for key, value in record.items() if key in _FIELDS}
-    missing = [name for name in ("task", "mode", "item", "repeat") if name not in known]
+    missing = [name for name in ("task", "mode", "item", "repeat", "problem") if name not in known]
     wrong = [name for name, value in known.items() if not _fits(_FIELDS[name], value)]
     if missing or wrong:
         reason = f"it has no {missing[0]}" if missing else f"its {wrong[0]} is {known[wrong[0]]!r}"

@@ -131,7 +131,7 @@ def _write_config(out: Path, config: dict[str, Any]) -> None:
 
 
 def read_plan(out: Path) -> list[PlannedCell]:
-    """Read the plan of a folder, with a cell for each task and mode. Folders of earlier package versions have no cells.
+    """Read the plan of a folder, with a cell for each task and mode.
 
     Raises:
         ResultsError: if `config.json` cannot be read.

@@ -134,7 +134,7 @@ class Runner:
                 return True
         elif result.score is None:
             return True
-        return bool(result.scorer) and result.scorer != scorer_digest(item.task, item.row, self.judge)
+        return result.scorer != scorer_digest(item.task, item.row, self.judge)
 
     async def run(self, items: Iterable[Item]) -> list[Result]:
         """Run the open items, and return their results. If this coroutine is cancelled, the running items end cleanly.
