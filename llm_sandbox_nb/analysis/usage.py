@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from llm_sandbox_nb.analysis.load import Loaded
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.messages import message_text
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -181,11 +180,10 @@ class Throughput:
     """Average number of runs that were active at the same time."""
 
 
-def times_of(run: Loaded) -> Times:
-    """Return the times of one run."""
-    trajectory = run.trajectory
+def times_of(trajectory: Trajectory, *, foreign: bool = False) -> Times:
+    """Return the times of one run. `foreign` is True for the record of another program."""
     model = sum(step.model_time for step in trajectory.steps)
-    if run.form != "journal" or not trajectory.events:
+    if foreign or not trajectory.events:
         return Times(model)
     first, last = trajectory.events[0].time, trajectory.events[-1].time
     tools = sum(

@@ -12,7 +12,6 @@ from typing import Protocol, Self
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.sandbox_pool import SandboxPool
-from llm_sandbox_nb.analysis.load import Loaded
 from llm_sandbox_nb.analysis.usage import times_of, tokens_of
 from llm_sandbox_nb.benchmark.attempt import Attempt, BoxOpener, HowToAsk, Opener, in_sandbox, with_one_reply
 from llm_sandbox_nb.benchmark.digests import same_question, signed
@@ -176,7 +175,7 @@ class LocalBackend:
         trajectory = attempt.run.trajectory
         record_score(attempt.run.folder, trajectory, item.task.scorer, score)
         tokens = tokens_of(trajectory)
-        times = times_of(Loaded("", "", "journal", attempt.run.journal, trajectory))
+        times = times_of(trajectory)
         return Result(
             *item.key,
             score=score.value,

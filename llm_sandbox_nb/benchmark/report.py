@@ -408,7 +408,7 @@ def _tables(found: Mapping[str, Any], columns: Sequence[str]) -> str:
     return "\n".join(parts)
 
 
-def as_html(out: Path, found: Mapping[str, Any], title: str = "Benchmark") -> str:
+def as_html(out: Path, found: Mapping[str, Any]) -> str:
     """Return the report as an HTML page, with plots of the runs' behaviour."""
     from llm_sandbox_nb.analysis import plots
     from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame
@@ -434,7 +434,7 @@ def as_html(out: Path, found: Mapping[str, Any], title: str = "Benchmark") -> st
         parts += ["<h2>What the runs did</h2>", plots.svg_of(plots.capability_figure(groups)),
                   table(groups, ["group", "runs", "turns_mean", *rates, "barren_share", "wandering_runs"]),
                   plots.svg_of(plots.token_figure(groups))]  # fmt: skip
-    return page(title, "\n".join(parts))
+    return page("Benchmark", "\n".join(parts))
 
 
 def _rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:

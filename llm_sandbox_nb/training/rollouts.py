@@ -20,7 +20,6 @@ from typing import Any, Protocol, Self
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.sandbox_pool import OpenSandbox, SandboxPool
-from llm_sandbox_nb.analysis.load import Loaded
 from llm_sandbox_nb.analysis.usage import times_of
 from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, in_sandbox, with_one_reply
 from llm_sandbox_nb.benchmark.rows import Row
@@ -237,10 +236,9 @@ class RolloutWorkers:
             waited_for.close()
             rollout.seconds = time.monotonic() - started
         trajectory = made.run.trajectory
-        times = times_of(Loaded("", "", "journal", made.run.journal, trajectory))
         rollout.folder, rollout.trajectory = made.run.folder, trajectory
         rollout.turns = len(model.conversation.replies)
-        rollout.tool_time = times.tools or 0.0
+        rollout.tool_time = times_of(trajectory).tools or 0.0
         rollout.answer = made.answer
         if made.error_kind:
             rollout.detail = made.error

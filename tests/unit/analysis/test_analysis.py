@@ -100,7 +100,7 @@ def journal(folder: Path, events: list[ev.Event], start: float = 1000.0) -> Path
 def test_times_and_throughput_are_those_of_the_journal(tmp_path: Path) -> None:
     journal(tmp_path / "a", run_events(2))
     (run,) = load_runs([tmp_path]).runs
-    times = times_of(run)
+    times = times_of(run.trajectory)
     assert times.model == 1.0  # half a second a step
     assert times.tools == 4.0  # from the start of a call, over its output, which is transient, to its result
     assert times.wall == 3.0
