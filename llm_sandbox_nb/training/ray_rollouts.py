@@ -19,6 +19,7 @@ from typing import Any, Self
 from llm_sandbox_nb.benchmark.item_pipeline import FatalError
 from llm_sandbox_nb.benchmark.ray_hosts import CallLostError, NodeActor, RayHosts, packed, unpack
 from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.runner import together
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.training.generation import BatchGenerator, Generated, Generator
@@ -196,15 +197,8 @@ class RayRollouts:
         self._generator = generator
         if self._answering is None:
             self._answering = asyncio.create_task(self._answer())
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._one(row, generator, folder, order))
-                    for order, row in enumerate(rows)
-                ]
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from failures
-        return check_ended([task.result() for task in tasks], self._setting)
+        rollouts = await together(self._one(row, generator, folder, order) for order, row in enumerate(rows))
+        return check_ended(rollouts, self._setting)
 
     async def _one(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:
         waits = generator.active() if isinstance(generator, BatchGenerator) else contextlib.nullcontext()
