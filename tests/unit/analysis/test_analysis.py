@@ -132,18 +132,6 @@ def test_journals_and_both_kinds_of_trajectory_files_are_found(tmp_path: Path) -
     assert not reading.problems
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
-    journal(tmp_path / "good", run_events(1))
-    for name, text in {"a": "[1, 2]", "b": "{not json", "c": '{"steps": 5}', "d": "3"}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "trajectory.json").write_text(text)
-    reading = load_runs([tmp_path])
-    assert len(reading.runs) == 1
-    assert len(reading.problems) == 4
-    with pytest.raises(FileNotFoundError, match="There is nothing at"):
-        load_runs([tmp_path / "missing"])
-
-
 @pytest.mark.parametrize(
     ("observation", "expected"),
     [("Exit code: 0\n3", True), ("Exit code: Error: Exit code 1\nx", False), ("Exit code: -1\n", False),
@@ -152,8 +140,6 @@ def test_what_cannot_be_read_is_told_and_the_rest_goes_on(tmp_path: Path) -> Non
 def test_success_is_read_from_the_first_line_of_a_seed_observation(observation: str, expected: bool) -> None:
     record = {"thought": "", "action": {"function": "execute_bash", "parameters": {"command": "x"}}}
     content = {"problem_statement": "t", "steps": [{**record, "observation": observation}]}
-    from llm_sandbox_nb.formats.llm_in_sandbox import from_seed
-
     (step,) = from_seed(content, "x").steps
     assert succeeded(step.calls[0]) is expected
 
@@ -330,6 +316,10 @@ def test_records_that_are_none_are_left_out_with_a_sentence_each(
         "torn/journal.jsonl": (b'{"id": "a", "ki', "no run has begun in it."),
         "strange/journal.jsonl": (b'{"kind": "run.started"}\n{}\n', "line 1: not an event ("),
         "other/trajectory.json": (b'{"steps": [], "who": 3}', "it has no problem_statement."),
+        "list/trajectory.json": (b"[1, 2]", "was left out: "),
+        "text/trajectory.json": (b"{not json", "was left out: "),
+        "steps/trajectory.json": (b'{"steps": 5}', "was left out: "),
+        "number/trajectory.json": (b"3", "was left out: "),
     }
     for name, (data, _) in contents.items():
         (tmp_path / name).parent.mkdir()
