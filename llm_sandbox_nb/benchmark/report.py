@@ -7,6 +7,7 @@ intervals.
 from __future__ import annotations
 
 import html
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from llm_sandbox_nb.analysis.usage import Times, throughput
 from llm_sandbox_nb.benchmark.judge import agreement, read_judgements
-from llm_sandbox_nb.benchmark.results import ANSWERED, Result, ResultsError, count_errors
+from llm_sandbox_nb.benchmark.results import ANSWERED, Result, ResultsError
 from llm_sandbox_nb.benchmark.results_folder import counted_results, read_plan
 from llm_sandbox_nb.benchmark.spent import Spent, spent_in
 from llm_sandbox_nb.benchmark.statistics import paired, passes, score_interval
@@ -251,7 +252,7 @@ def summary(out: Path) -> dict[str, Any]:
     return {
         "cells": cells,
         "comparisons": comparisons,
-        "errors": count_errors(results),
+        "errors": dict(sorted(Counter(one.error_kind for one in results if one.error_kind).items())),
         "error_examples": {
             result.error_kind: result.error for result in reversed(results) if result.error_kind
         },

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -145,14 +145,6 @@ def _fits(kind: str, value: Any) -> bool:
     if "float" in kind:
         return isinstance(value, int | float) and math.isfinite(value)
     return isinstance(value, int if "int" in kind else str) and not isinstance(value, bool)
-
-
-def count_errors(results: Iterable[Result]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for result in results:
-        if result.error_kind:
-            counts[result.error_kind] = counts.get(result.error_kind, 0) + 1
-    return dict(sorted(counts.items()))
 
 
 def append_line(path: Path, record: object) -> None:

@@ -211,7 +211,7 @@ class SandboxEnvironments:
                 with contextlib.suppress(RolloutError):
                     await environment._end()
         finally:
-            await self.workers.__aexit__(None, None, None)
+            await self.workers.__aexit__()
 
     def environment(self) -> SandboxEnvironment:
         made = SandboxEnvironment(self)

@@ -140,7 +140,7 @@ class RolloutHost(NodeActor):
         return ""
 
     async def _close_sandboxes(self) -> None:
-        await self._workers.__aexit__(None, None, None)
+        await self._workers.__aexit__()
 
 
 class RayRollouts:

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from llm_sandbox_nb.agent.errors import InputError
@@ -154,11 +153,9 @@ class RolloutWorkers:
         await self.pool.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self._scoring.close()
-        await self.pool.__aexit__(kind, error, trace)
+        await self.pool.__aexit__(None, None, None)
 
     async def check(self) -> None:
         """Raise RolloutError if the scorer's file cannot be loaded, or the scorer cannot be a reward."""

@@ -198,7 +198,7 @@ class TrainingRun:
             in_loop(workers.check())
             return self._train(model, tokenizer)
         finally:
-            in_loop(workers.__aexit__(None, None, None))
+            in_loop(workers.__aexit__())
 
     def _make_workers(self, setting: RolloutSetting) -> RolloutWorkers | RayRollouts:
         config = self.config
@@ -351,7 +351,7 @@ class TrainingRun:
                 with grpo.sampling_as(trainer, sampling):
                     found, _ = self._sampled(workers, mine, folder, trainer, sampling)
             finally:
-                in_loop(workers.__aexit__(None, None, None))
+                in_loop(workers.__aexit__())
             seconds = time.monotonic() - started
             self._began += seconds
             figures = validation_figures(step, task.name, gather_object(found), seconds)
