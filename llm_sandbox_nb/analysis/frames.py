@@ -34,7 +34,8 @@ TOOL_COLUMNS = ["group", "tool", "calls", "share"]
 def run_row(run: Loaded) -> dict[str, Any]:
     """Return all measures of a run, by the names in `RUN_COLUMNS`."""
     trajectory = run.trajectory
-    behaviour, tokens, times = behaviour_of(trajectory), tokens_of(trajectory), times_of(run)
+    behaviour, tokens = behaviour_of(trajectory), tokens_of(trajectory)
+    times = times_of(trajectory, foreign=run.form != "journal")
     steps = [step for step in trajectory.steps if step.replied]
     writing = [writing_of(step.thought) for step in steps]
     calls = [call for step in steps for call in step.calls]

@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from llm_sandbox_nb.benchmark.normalisation import without_thinking
 from llm_sandbox_nb.benchmark.results import append_line, read_lines
@@ -51,8 +50,6 @@ _MAX_ANSWER_CHARACTERS = 20_000
 _HEAD_CHARACTERS = 4_000
 """Number of characters that are kept at the beginning of a long answer. The other kept characters are at its end."""
 
-Verdict = Literal["correct", "incorrect", "tie", "unknown"]
-
 
 @dataclass(frozen=True)
 class Judgement:
@@ -82,21 +79,16 @@ class JudgeOptions:
     max_tokens: int = 16_384
 
 
-def verdict_of(opinions: Iterable[Opinion]) -> Verdict:
-    """Return the verdict of most opinions, `tie` for equal numbers, or `unknown` if no opinion has a verdict."""
-    opinions = list(opinions)
-    right, wrong = opinions.count("correct"), opinions.count("incorrect")
-    if not right + wrong:
-        return "unknown"
-    return "tie" if right == wrong else "correct" if right > wrong else "incorrect"
-
-
 def score_of(opinions: Iterable[Opinion]) -> Score:
-    """Return the share of correct verdicts as a score, which is None if there are no verdicts."""
+    """Return the share of correct verdicts as a score, which is None if there are no verdicts.
+
+    The detail begins with the verdict of the majority.
+    """
     opinions = list(opinions)
     right, wrong = opinions.count("correct"), opinions.count("incorrect")
     others = len(opinions) - right - wrong
-    detail = f"{verdict_of(opinions)}: {right} correct, {wrong} incorrect" + (
+    majority = "tie" if right == wrong else "correct" if right > wrong else "incorrect"
+    detail = f"{majority if right + wrong else 'unknown'}: {right} correct, {wrong} incorrect" + (
         f", {others} no verdict" if others else ""
     )
     return Score(right / (right + wrong) if right + wrong else None, detail)

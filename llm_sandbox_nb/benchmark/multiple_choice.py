@@ -166,7 +166,7 @@ def find_letter(text: str, options: int = 10) -> str | None:
 
 def _again(text: str) -> str | None:
     """Return the letter after a correction, as in "B. Wait, no: it is C"."""
-    correction = last_correction(text, 0)
+    correction = last_correction(text)
     if correction is None:
         return None
     rest = re.sub(

@@ -140,13 +140,10 @@ def boxes(text: str) -> list[str]:
     return found
 
 
-def last_correction(text: str, place: int) -> re.Match[str] | None:
-    """Return the match of the last correction ("Wait, no") after `place`, or None if there is none.
-
-    The text before a correction does not count.
-    """
+def last_correction(text: str) -> re.Match[str] | None:
+    """Return the match of the last correction ("Wait, no"), or None. The text before a correction does not count."""
     found = None
-    for match in _CORRECTED.finditer(text, place):
+    for match in _CORRECTED.finditer(text):
         if not match[0].lower().startswith("final"):
             found = match
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -67,7 +67,7 @@ class Result:
     run: str = ""
     """The run's folder, relative to the folder of all results."""
     row: str = ""
-    """`Row.digest` of the item's row. This field and the next fields are empty in results of earlier versions."""
+    """`Row.digest` of the item's row."""
     question: str = ""
     prompt: str = ""
     scorer: str = ""
@@ -130,7 +130,7 @@ def _result(path: Path, record: dict[str, Any]) -> Result:
         ResultsError: if a field is missing or has a wrong type.
     """
     known = {key: value for key, value in record.items() if key in _FIELDS}
-    missing = [name for name in ("task", "mode", "item", "repeat") if name not in known]
+    missing = [name for name in ("task", "mode", "item", "repeat", "problem") if name not in known]
     wrong = [name for name, value in known.items() if not _fits(_FIELDS[name], value)]
     if missing or wrong:
         reason = f"it has no {missing[0]}" if missing else f"its {wrong[0]} is {known[wrong[0]]!r}"
@@ -146,14 +146,6 @@ def _fits(kind: str, value: Any) -> bool:
     if "float" in kind:
         return isinstance(value, int | float) and math.isfinite(value)
     return isinstance(value, int if "int" in kind else str) and not isinstance(value, bool)
-
-
-def count_errors(results: Iterable[Result]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for result in results:
-        if result.error_kind:
-            counts[result.error_kind] = counts.get(result.error_kind, 0) + 1
-    return dict(sorted(counts.items()))
 
 
 def append_line(path: Path, record: object) -> None:

@@ -120,9 +120,6 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
     function = None if scorer in RULES else load_scorer(Path(scorer))
     parameters = list(inspect.signature(function).parameters) if function is not None else []
     by_files = "output_files" in parameters
-    # The value may be NaN, because some callers pass the column of a table unchanged.
-    if gold is None or gold != gold:
-        gold = ""
     if not by_files and (answer is None or not answer.strip()):
         return NO_ANSWER
     answer = answer or ""

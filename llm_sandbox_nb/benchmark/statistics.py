@@ -58,7 +58,7 @@ def wilson(share: float, number: int) -> tuple[float, float]:
     return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
-def bootstrap(values: Sequence[float], resamples: int = RESAMPLES) -> Interval | None:
+def bootstrap(values: Sequence[float]) -> Interval | None:
     """Return the mean of `values` with its percentile interval, or None if there are no values.
 
     The values are resampled with replacement.
@@ -72,9 +72,9 @@ def bootstrap(values: Sequence[float], resamples: int = RESAMPLES) -> Interval |
     if len(data) == 1 or data.min() == data.max():
         return Interval(mean)
     chance = numpy.random.default_rng(SEED)
-    batches = [min(_BATCH_RESAMPLES, resamples - start) for start in range(0, resamples, _BATCH_RESAMPLES)]
+    size = (_BATCH_RESAMPLES, len(data))
     means = numpy.concatenate([
-        data[chance.integers(0, len(data), size=(size, len(data)))].mean(axis=1) for size in batches
+        data[chance.integers(0, len(data), size=size)].mean(axis=1) for _ in range(RESAMPLES // _BATCH_RESAMPLES)
     ])  # fmt: skip
     low, high = numpy.percentile(means, [2.5, 97.5])
     return Interval(mean, float(low), float(high))
