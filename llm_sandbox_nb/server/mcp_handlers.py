@@ -178,7 +178,6 @@ class McpHandler(JupyterHandler):
     _answering: asyncio.Task[Json] | None = None
     _streaming = False
     _session: McpSession | None = None
-    _token: object = None
 
     async def prepare(self) -> None:  # type: ignore[override]  # as in JupyterHandler, without cookies and login pages
         """Refuse requests with a foreign host name or from a foreign page, before the body is read."""
@@ -254,10 +253,10 @@ class McpHandler(JupyterHandler):
         header = self.request.headers.get("MCP-Protocol-Version")
         modern = message.modern or header == MODERN or (header is not None and header not in LEGACY)
         if message.method == "initialize" and not message.modern:
-            client, version, result = initialized(message)
+            client, result = initialized(message)
             if message.id is None:
                 raise McpError(INVALID_REQUEST, "initialize is a request, so it needs an id.")
-            session = self.services.sessions.begin(caller.principal, client, version)
+            session = self.services.sessions.begin(caller.principal, client)
             self.set_header("Mcp-Session-Id", session.id)
             self._send(response(message.id, result))
             return
