@@ -54,6 +54,8 @@ class RpcMessage:
     params: Json = field(default_factory=dict)
     result: Json | None = None
     """Result of a response. None if the response reports an error."""
+    error: str = ""
+    """Message of a response that reports an error."""
 
     @property
     def meta(self) -> Mapping[str, Any]:
@@ -94,7 +96,9 @@ def read_message(data: bytes | str) -> RpcMessage:
         raise McpError(INVALID_REQUEST, "The id of a message has to be a text or a whole number.")
     if method is None and "id" in value and ("result" in value or "error" in value):
         result = value.get("result")
-        return RpcMessage(id=id, result=result if isinstance(result, dict) else None)
+        error = value.get("error")
+        text = str(error.get("message") or "") if isinstance(error, dict) else ""
+        return RpcMessage(id=id, result=result if isinstance(result, dict) else None, error=text)
     if not isinstance(method, str):
         raise McpError(INVALID_REQUEST, "The method of a message has to be a text.")
     if not isinstance(params, dict):
