@@ -89,7 +89,7 @@ class Caller:
 
 @dataclass(eq=False)
 class KernelHost:
-    """Host that executes calls in the kernels that have opened their sandboxes to outside agents."""
+    """A `ToolHost` that executes calls in the kernels that have opened their sandboxes to outside agents."""
 
     caller: Caller
     manager: SandboxManager
@@ -97,11 +97,9 @@ class KernelHost:
 
     @property
     def principal(self) -> str:
-        """See `ToolHost.principal`."""
         return self.caller.principal
 
     async def call(self, tool: str, arguments: Json, client: ClientFacts, agreed: str) -> Json:
-        """See `ToolHost.call`."""
         if self.caller.sandbox_id is None and tool == "list_sandboxes":
             return await self._list(client)
         try:
@@ -331,12 +329,10 @@ class McpHandler(JupyterHandler):
     # --- the way back: see `ClientLink` ---
 
     def notify(self, message: Json) -> None:
-        """See `ClientLink.notify`."""
         if self._streaming:
             self._write_event(message)
 
     async def elicit(self, params: Json) -> Json | None:
-        """See `ClientLink.elicit`."""
         if self._session is None or "text/event-stream" not in self.request.headers.get("Accept", ""):
             return None
         return await self._session.elicit(params, self._write_event)
