@@ -130,7 +130,7 @@ class SandboxCommands:
     def reset(self, rest: str) -> None:
         """Replace the sandbox with a new, empty one."""
         split_words("reset", rest, 0, 0)
-        self.background.run(self.sandboxes.reset(self.options()))
+        self.background.run(self.sandboxes.acquire(self.options(), fresh=True))
         print(status_text(self.background.run(self.sandboxes.status())))
 
     def fresh(self, rest: str) -> None:

@@ -86,7 +86,7 @@ _LOST_NOTICE = (
 
 
 class KernelSandboxes:
-    """Owner of the sandbox in this kernel: for nbclient, VS Code, papermill, and servers without the extension."""
+    """A `SandboxKeeper` in this kernel: for nbclient, VS Code, papermill, and servers without the extension."""
 
     def __init__(self) -> None:
         from llm_sandbox_nb.sandbox.open import start_sandbox
@@ -103,7 +103,6 @@ class KernelSandboxes:
         """A notice about the sandbox, printed once."""
 
     async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
-        """See `SandboxKeeper.acquire`."""
         if fresh:
             await self.stop()
         sandbox = await self.current()
@@ -130,7 +129,6 @@ class KernelSandboxes:
         return self._sandbox
 
     async def status(self) -> SandboxStatus:
-        """See `SandboxKeeper.status`."""
         sandbox = await self.current()
         if sandbox is None:
             return SandboxStatus("kernel")
@@ -138,11 +136,9 @@ class KernelSandboxes:
         return SandboxStatus("kernel", sandbox.id, sandbox.protection, self._started, details)
 
     async def prepare(self, options: SandboxOptions, count: int, seconds: float) -> None:
-        """See `SandboxKeeper.prepare`."""
         self._prepared.prepare(options, count, seconds)
 
     async def stop(self, *, prepared: bool = False) -> bool:
-        """See `SandboxKeeper.stop`."""
         if prepared:
             await self._prepared.close()
         sandbox, self._sandbox = self._sandbox, None
@@ -151,7 +147,6 @@ class KernelSandboxes:
         return sandbox is not None
 
     async def close(self) -> None:
-        """See `SandboxKeeper.close`."""
         await self.stop(prepared=True)
 
 
@@ -160,7 +155,7 @@ Connect = Callable[[], Awaitable[SandboxKeeper | None]]
 
 
 class NotebookSandboxes:
-    """The sandbox for the magics. The first use decides between server and kernel as the owner."""
+    """A `SandboxKeeper` for the magics. The first use decides between server and kernel as the owner."""
 
     def __init__(self, connect: Connect | None = None) -> None:
         self._connect = connect
@@ -217,24 +212,16 @@ class NotebookSandboxes:
         return make() if make else None
 
     async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
-        """See `SandboxKeeper.acquire`."""
         self._stopped, self._newest = False, options
         return await (await self.keeper()).acquire(options, fresh=fresh)
 
     async def current(self) -> Sandbox | None:
-        """See `SandboxKeeper.current`."""
         return await (await self.keeper()).current()
 
     async def status(self) -> SandboxStatus:
-        """See `SandboxKeeper.status`."""
         return await (await self.keeper()).status()
 
-    async def reset(self, options: SandboxOptions) -> Sandbox:
-        """End the sandbox and start an empty one."""
-        return await self.acquire(options, fresh=True)
-
     async def stop(self, *, prepared: bool = False) -> bool:
-        """See `SandboxKeeper.stop`."""
         self._stopped = prepared
         return await (await self.keeper()).stop(prepared=prepared)
 
@@ -305,7 +292,6 @@ class Forks:
 
     @property
     def open(self) -> list[Run]:
-        """Forks whose sandboxes are open."""
         return [run for run in self._runs.values() if run.context.living() is not None]
 
     async def close(self) -> None:
@@ -313,7 +299,6 @@ class Forks:
         await asyncio.gather(*(_closed(run) for run in self.open), return_exceptions=True)
 
     def status_text(self) -> str:
-        """Return a line for each open fork."""
         names = [run.folder.name for run in self.open]
         return "\n".join(
             f"A fork is open: {name}; %sandbox load {name} -o other shows it, other.close() ends it."

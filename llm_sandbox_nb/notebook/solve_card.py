@@ -66,7 +66,6 @@ class SolveCard:
         self._clock = asyncio.ensure_future(self._advance())
 
     def listen(self, event: Event) -> None:
-        """Show an event of the run on the card."""
         self._watchers.listen(event)
         self._card.add(event)
         self._display.add(event)
