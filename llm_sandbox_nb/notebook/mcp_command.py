@@ -14,7 +14,7 @@ from llm_sandbox_nb.mcp_server.connecting import connection_text
 from llm_sandbox_nb.notebook.display import Output
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
-from llm_sandbox_nb.notebook.magic_options import split_words
+from llm_sandbox_nb.notebook.magic_options import split_words, take_flag, take_value
 from llm_sandbox_nb.notebook.outside_card import OutsideCard
 from llm_sandbox_nb.notebook.outside_runs import OutsideRuns
 from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes, OpenSandbox
@@ -173,16 +173,8 @@ class RunPlace:
 
 def _parsed(words: list[str]) -> tuple[str, str | None, bool]:
     """Return the values of `--approve` and `--out`, and True if a new token was requested. Raises SandboxUsageError."""
-    approve, out, new_token = "auto", None, False
-    rest = list(words)
-    while rest:
-        match rest.pop(0):
-            case "--new-token":
-                new_token = True
-            case "--approve" if rest:
-                approve = rest.pop(0)
-            case "--out" if rest:
-                out = rest.pop(0)
-            case _:
-                raise SandboxUsageError(f"The command is %sandbox {USAGE}.")
-    return approve, out, new_token
+    approve, out = take_value(USAGE, words, "--approve"), take_value(USAGE, words, "--out")
+    new_token = take_flag(words, "--new-token")
+    if words:
+        raise SandboxUsageError(f"The command is %sandbox {USAGE}.")
+    return "auto" if approve is None else approve, out, new_token
