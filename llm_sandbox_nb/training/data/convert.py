@@ -27,8 +27,10 @@ def convert(path: Path) -> tuple[str, str]:
     """Return the title and the text of a document. The title is empty if the document has no title.
 
     Raises:
-        ConversionError: if the unpacked document is too large, or the document is encrypted or damaged.
+        ConversionError: if the document is too large, encrypted or damaged.
     """
+    if path.stat().st_size > MAX_BYTES:
+        raise ConversionError(f"it is larger than {MAX_BYTES // 2**20} MiB")
     kind = path.suffix.lower()
     if kind in (".html", ".htm", ".xhtml"):
         return _html(path.read_bytes())
