@@ -31,7 +31,7 @@ def capability_figure(groups: pandas.DataFrame) -> Figure:
         axes.bar(
             places, 100 * groups[f"{name}_succeeded_rate"], width, color=COLOURS[number], label=_LABELS[name]
         )
-    return _finish(figure, axes, groups["group"], "Turns that use it (%)")
+    return _finish(figure, axes, list(groups["group"]), "Turns that use it (%)")
 
 
 def token_figure(groups: pandas.DataFrame) -> Figure:
@@ -39,7 +39,7 @@ def token_figure(groups: pandas.DataFrame) -> Figure:
     figure, axes = _new(len(groups))
     origins = ("prompt", "model", "environment")
     _stack(axes, ((name.capitalize(), groups[f"{name}_tokens_mean"] / 1000) for name in origins))
-    return _finish(figure, axes, groups["group"], "Tokens of a run (thousands)")
+    return _finish(figure, axes, list(groups["group"]), "Tokens of a run (thousands)")
 
 
 def turns_figure(runs: pandas.DataFrame) -> Figure:
@@ -58,7 +58,7 @@ def tools_figure(tools: pandas.DataFrame) -> Figure:
     table = tools.pivot_table(index="group", columns="tool", values="share", fill_value=0.0, aggfunc="sum")
     figure, axes = _new(len(table))
     _stack(axes, ((_plain(tool), 100 * table[tool]) for tool in table.columns))
-    return _finish(figure, axes, table.index, "Calls (%)")
+    return _finish(figure, axes, list(table.index), "Calls (%)")
 
 
 def svg_of(figure: Figure) -> str:

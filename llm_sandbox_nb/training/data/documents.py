@@ -131,6 +131,8 @@ def split_text(text: str, size: int) -> Iterator[str]:
 
     A part ends at the best border in its second half, so that each part except the last has at least half this size.
     """
+    if size < 2:
+        raise ValueError(f"size must be at least 2, not {size}")
     start = 0
     while len(text) - start > size:
         end = start + _cut(text[start : start + size])
