@@ -188,7 +188,7 @@ class ModelServer:
             if not self.address:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_EXIT_TIMEOUT if not line else 0.0)
-                self._error = self._last_error() or answer.get("error", "") or f"its server {self.ending()}"
+                self._error = self._first_error() or answer.get("error", "") or f"its server {self.ending()}"
         except (OSError, ValueError) as error:
             self._error = str(error)
         finally:
@@ -215,7 +215,7 @@ class ModelServer:
                 file.write(line)
                 file.flush()
 
-    def _last_error(self) -> str:
+    def _first_error(self) -> str:
         """Return the first error in the stored lines of the engine's log, without the full stop."""
         with self._lock:
             lines = [line.decode("utf-8", "replace").strip() for line in self._tail]
