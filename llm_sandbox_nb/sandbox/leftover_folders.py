@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from llm_sandbox_nb.windows import NOT_INHERITED, is_windows, try_lock
 
 TEMPORARY_PREFIX, LOCK_NAME = "llm-sandbox-nb-", "in-use"
+_MIN_AGE_SECONDS = 3600.0
+"""Age at which an empty folder without a lock file is considered a leftover of an earlier version."""
 
 
 def remove_left_folders(prefix: str, lock: str, in_use: Callable[[Path], bool] = lambda folder: False) -> int:
@@ -83,6 +87,12 @@ class TemporaryFolder:
 
 
 def remove_temporary_folders() -> None:
-    """Remove the folders of `TemporaryFolder` whose owners were killed."""
-    if not is_windows():
-        remove_left_folders(TEMPORARY_PREFIX, LOCK_NAME)
+    """Remove the folders of `TemporaryFolder` whose owners were killed, and empty folders of earlier versions."""
+    if is_windows():
+        return
+    remove_left_folders(TEMPORARY_PREFIX, LOCK_NAME)
+    for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            info = folder.lstat()
+            if info.st_uid == os.getuid() and time.time() - info.st_mtime > _MIN_AGE_SECONDS:
+                folder.rmdir()  # fails for a folder that is not empty

@@ -7,15 +7,19 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support import KEPT_PIDS, require, until
 
+from llm_sandbox_nb.sandbox import leftover_folders
 from llm_sandbox_nb.sandbox.bubblewrap.limits import find_groups
 from llm_sandbox_nb.sandbox.leftover_folders import (
     TEMPORARY_PREFIX,
+    TemporaryFolder,
+    remove_temporary_folders,
 )
 from llm_sandbox_nb.server.managed_sandbox import Opener
 
@@ -98,3 +102,22 @@ def test_what_a_killed_owner_leaves_is_removed(
         return not left_by(victim.pid, temporary)
 
     until(is_clean, str(left_by(victim.pid, temporary)))
+
+
+def test_empty_folders_of_earlier_versions_go_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names = ("old-empty", "old-full", "new-empty")
+    for name in names:
+        (tmp_path / f"{TEMPORARY_PREFIX}{name}").mkdir()
+    (tmp_path / f"{TEMPORARY_PREFIX}old-full/file").write_text("kept")
+    (tmp_path / "other").mkdir()
+    for name in (f"{TEMPORARY_PREFIX}old-empty", f"{TEMPORARY_PREFIX}old-full", "other"):
+        os.utime(tmp_path / name, (time.time() - leftover_folders._MIN_AGE_SECONDS - 10,) * 2)
+    with TemporaryFolder() as living:
+        os.utime(living, (1000, 1000))
+        remove_temporary_folders()
+        assert living.is_dir()
+    left = sorted(path.name.removeprefix(TEMPORARY_PREFIX) for path in tmp_path.iterdir())
+    assert left == ["new-empty", "old-full", "other"]
