@@ -79,6 +79,7 @@ def named_tuple(name: str, fields: str) -> Any:
         return type(self)(*map(changed.get, names, self))
 
     members: dict[str, Any] = {"__slots__": (), "__new__": new, "_replace": replace}
+    members["__getnewargs__"] = lambda self: tuple(self)  # for copies and pickles
     for position, field in enumerate(names):
         members[field] = property(_item_getter(position))
     return type(name, (tuple,), members)
