@@ -232,10 +232,11 @@ _COLUMN_TITLES = {
 _NOTE = (
     "Scores are means over items. An item is one problem, and its score is the mean of its repeats. Intervals are 95 "
     "%: Wilson's if each score is 0 or 1 or all scores are equal, and otherwise the bootstrap's over items. A single "
-    "item has no interval. Scored: how many of the planned results have a score. Errors are failures of model, engine, network or scorer, "
-    "and do not count in scores. Stopped at a limit: the answers of such runs count. Cut off: results with a reply "
-    "that broke off twice and was accepted incomplete. Unscored: results without a verdict. Tokens count the history "
-    "of a conversation once. Spent counts all attempts, including lost attempts. p: McNemar's exact test."
+    "item has no interval. Scored: how many of the planned results have a score. Errors are failures of model, engine,"
+    " network or scorer, and do not count in scores. Stopped at a limit: the answers of such runs count. Cut off: "
+    "results with a reply that broke off twice and was accepted incomplete. Unscored: results without a verdict. "
+    "Tokens count the history of a conversation once. Spent counts all attempts, including lost attempts. p: McNemar's"
+    " exact test."
 )
 
 
