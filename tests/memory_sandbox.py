@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.agent.artifacts import Collector
+from llm_sandbox_nb.agent.artifacts import AnswerFiles, Collector
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
@@ -170,5 +170,7 @@ def workspace_of(
     workspace: asyncio.Future[Workspace] = asyncio.get_running_loop().create_future()
     collector = Collector(box, f"{box.directories.root}/output", recorder)
     options = RunOptions(command_timeout=command_timeout)
-    workspace.set_result(Workspace(box, collector, Checkpoints(box, recorder), options))
+    workspace.set_result(
+        Workspace(box, collector, Checkpoints(box, recorder), options, AnswerFiles(box, PromptConfig("s")))
+    )
     return workspace

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import ssl
 import struct
@@ -15,6 +16,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from llm_sandbox_nb.sandbox.contract import Connection
 from llm_sandbox_nb.sandbox.network import proxy
@@ -349,7 +351,8 @@ async def attempt_here(
     reported: list[Connection] = []
     here: dict[str, Any] = {}
     exec(ROW, here)
-    values = read_secrets(secrets, {"API_TOKEN": SECRET})
+    with mock.patch.dict(os.environ, {"API_TOKEN": SECRET}):
+        values = read_secrets(secrets)
 
     async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -360,7 +363,8 @@ async def attempt_here(
     async with Outside() as outside:
         if answer:
             outside.serve_with(send)
-        served = kind(policy or Policy(ALLOW), values, internet=outside, report=reported.append)
+        served = kind(policy or Policy(ALLOW), values, internet=outside)
+        served.report = reported.append
         async with local_door(served) as port:
             said = await asyncio.to_thread(here["row"], attack.steps, {"port": port, "patience": patience})
             return Outcome(said, outside.looked_up, outside.dialled, outside.arrived), reported
@@ -387,6 +391,10 @@ async def local_door(served: proxy.Proxy) -> AsyncIterator[int]:
     """The proxy behind a socket of this machine; its port."""
 
     class Local(SocketStream):
+        async def end_writing(self) -> None:
+            with contextlib.suppress(OSError):
+                self._writer.write_eof()
+
         async def close(self) -> None:
             await self.end_writing()
             self._writer.close()

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from loopback_http import LoopbackHandler, LoopbackServer
 
-Words = Literal["llama.cpp", "vllm", "no number", "ollama"]
+Words = Literal["llama.cpp", "vllm", "ollama"]
 STEPS = 60
 LARGE_STEP = 30
 """Its command prints more than a context of 4k holds."""
@@ -79,10 +79,8 @@ class SmallContextServer(LoopbackServer):
                 "param": None,
                 "code": 400,
             }
-        if self.words not in ("llama.cpp", "no number") or prompt < self.limit:
+        if self.words != "llama.cpp" or prompt < self.limit:
             return None
-        if self.words == "no number":
-            return {"error": {"code": 400, "message": "The context window is exceeded.", "type": "invalid"}}
         message = f"request ({prompt} tokens) exceeds the available context size ({self.limit} tokens)"
         message += ", try increasing it"
         error = {"code": 400, "message": message, "type": "exceed_context_size_error"}

@@ -9,15 +9,13 @@ export interface IRecord {
   problem: string;
 }
 
-/** Read the events of a journal; null for any other text. */
+/** Read the events of a journal; null for any other text. An incomplete last line, which a crash left, is left out. */
 export function readRecord(text: string): IRecord | null {
-  return looksLikeJournal(text) ? readJournal(text) : null;
-}
-
-/** Read the events. An incomplete last line, which a crash left, is silently left out. */
-function readJournal(text: string): IRecord {
   const first = parsed(text.slice(0, text.indexOf('\n') + 1 || undefined));
-  if (isObject(first) && !isVersion(first.schema_version)) {
+  if (!isObject(first) || typeof first.kind !== 'string' || !('time' in first)) {
+    return null;
+  }
+  if (!isVersion(first.schema_version)) {
     return { events: [], problem: `${JSON.stringify(first.schema_version)} is not the number of a version.` };
   }
   const events: IEvent[] = [];
@@ -42,11 +40,6 @@ function describeBad(lines: number[]): string {
   return lines.length === 1
     ? `Line ${shown} is not an event and is left out.`
     : `${lines.length} lines are not events and are left out (${shown}).`;
-}
-
-function looksLikeJournal(text: string): boolean {
-  const first = parsed(text.slice(0, text.indexOf('\n') + 1 || undefined));
-  return isObject(first) && typeof first.kind === 'string' && 'time' in first;
 }
 
 function parsed(source: string): unknown {

@@ -95,7 +95,9 @@ export function formatClock(seconds: number): string {
 /** Translates; `%1`, `%2`... stand for the arguments. */
 export type Trans = (text: string, ...args: (string | number)[]) => string;
 
-const asWritten: Trans = (text, ...args) => text.replace(/%(\d)/g, (_, place) => String(args[Number(place) - 1]));
+/** Put the arguments into a text without translating it. */
+export const asWritten: Trans = (text, ...args) =>
+  text.replace(/%(\d)/g, (whole, place) => String(args[Number(place) - 1] ?? whole));
 
 /**
  * The state of a run, or the reason of its end, in words. `detail` is the limit that was reached, the failure of the

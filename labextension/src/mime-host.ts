@@ -10,6 +10,7 @@ import { embeddedArtifact, ITrajectoryBundle } from './embedded';
 import { MOST_BYTES } from './feed';
 import { settings } from './live';
 import { IRecord } from './formats';
+import { asWritten } from './formatting';
 import { isHeavyMarkdown } from './markdown-cost';
 import { isBelow, within } from './paths';
 import { IArtifactContent, IControls, IDecisions, IHistory, IHost, ITimeTravel } from './view/host';
@@ -33,7 +34,7 @@ export class MimeHost implements IHost {
   live: ((path: string) => Promise<IArtifactContent | null>) | null = null;
   /** Gives the size of a file before it is loaded. */
   trajectory: Trajectory | null = null;
-  private _remembered = new Map<string, string>();
+  readonly choices = new Map<string, 'allowed' | 'denied'>();
   private _bundle: IRenderMime.TranslationBundle | undefined;
 
   constructor(private _options: IRenderMime.IRendererOptions) {
@@ -46,10 +47,7 @@ export class MimeHost implements IHost {
   }
 
   trans(text: string, ...args: (string | number)[]): string {
-    if (this._bundle) {
-      return this._bundle.__(text, ...args);
-    }
-    return text.replace(/%(\d)/g, (whole, place) => String(args[Number(place) - 1] ?? whole));
+    return this._bundle ? this._bundle.__(text, ...args) : asWritten(text, ...args);
   }
 
   async artifact(path: string): Promise<IArtifactContent | null> {
@@ -83,14 +81,6 @@ export class MimeHost implements IHost {
   renderAnsi(text: string, node: HTMLElement): void {
     const { sanitizer, translator } = this._options;
     void renderText({ host: node, source: text, sanitizer, translator });
-  }
-
-  remember(key: string, value: string): void {
-    this._remembered.set(key, value);
-  }
-
-  recall(key: string): string | null {
-    return this._remembered.get(key) ?? null;
   }
 
   /** Make a link lead to the journal of another run, as links in notebooks do. */

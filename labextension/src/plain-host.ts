@@ -4,13 +4,14 @@ import { AnsiUp } from 'ansi_up';
 import { marked } from 'marked';
 import { cleanHtml } from './clean';
 import { embeddedArtifact, ITrajectoryBundle } from './embedded';
+import { asWritten } from './formatting';
 import { isHeavyMarkdown } from './markdown-cost';
 import { IArtifactContent, IHost } from './view/host';
 
 export class PlainHost implements IHost {
   readonly trusted: boolean = true;
   readonly offline: boolean = false;
-  private _remembered = new Map<string, string>();
+  readonly choices = new Map<string, 'allowed' | 'denied'>();
 
   constructor(public bundle: ITrajectoryBundle) {}
 
@@ -19,7 +20,7 @@ export class PlainHost implements IHost {
   }
 
   trans(text: string, ...args: (string | number)[]): string {
-    return text.replace(/%(\d)/g, (whole, place) => String(args[Number(place) - 1] ?? whole));
+    return asWritten(text, ...args);
   }
 
   renderMarkdown(text: string, node: HTMLElement): void {
@@ -36,13 +37,5 @@ export class PlainHost implements IHost {
     ansi.use_classes = true;
     ansi.url_allowlist = { http: 1, https: 1 };
     node.replaceChildren(cleanHtml(ansi.ansi_to_html(text)));
-  }
-
-  remember(key: string, value: string): void {
-    this._remembered.set(key, value);
-  }
-
-  recall(key: string): string | null {
-    return this._remembered.get(key) ?? null;
   }
 }

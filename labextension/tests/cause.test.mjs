@@ -7,7 +7,6 @@ const { FileHistory } = await load('view/file-history');
 const { madeWith } = await load('view/made-with');
 const { warningText } = await load('view/warning-text');
 const { messagesSeen, contextFill } = await load('view/request-seen');
-const { difference } = await load('view/earlier-attempt');
 const { Trajectory } = await load('trajectory/fold');
 
 const host = { trans: (text, ...args) => text.replace(/%(\d)/g, (whole, place) => String(args[place - 1] ?? whole)) };
@@ -147,10 +146,4 @@ test('what the model saw is what came before the newest request of the step, wit
   ]);
   assert.deepEqual(contextFill(trajectory.steps[0], trajectory), { tokens: 50, limit: 100, own: false });
   assert.equal(contextFill(trajectory.steps[1], trajectory), null);
-});
-
-test('of two texts the part that differs is told', () => {
-  assert.deepEqual(difference('$5 < 25', '$5 > 25'), ['$5 ', '<', ' 25']);
-  assert.deepEqual(difference('abc', 'abc'), ['abc', '', '']);
-  assert.deepEqual(difference('aaa', 'aa'), ['aa', 'a', '']);
 });

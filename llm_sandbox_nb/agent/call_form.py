@@ -31,7 +31,10 @@ class CallForm:
     """
 
     def __init__(self, setting: ToolCalls, text: TextMode, recorder: Recorder, meter: Meter) -> None:
-        """Create the form. If the run's record already has a form of calls, `setting` is ignored."""
+        """Create the form.
+
+        If the run's record has a setting `tool_calls`, the newest recorded setting is used instead of `setting`.
+        """
         self.text = text
         self.in_text = False
         """True if calls are written as text."""
@@ -60,7 +63,7 @@ class CallForm:
 
     @property
     def nudge_form(self) -> TextForm | None:
-        """Form of the calls for which a nudge asks the model. None if calls are native."""
+        """Text form in which a nudge (a request for a call) asks the model to write calls. None if calls are native."""
         return self.text.form if self.in_text else None
 
     @property

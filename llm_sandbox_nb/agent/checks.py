@@ -162,7 +162,10 @@ def check_key(recorded: object) -> str:
 
 
 def recorded_check(recorded: object, folder: Path) -> Check | None:
-    """Return the check in a record, with the files in the run's folder. None for a function or an invalid record."""
+    """Return the check that a record describes, with the check's files from the run's folder.
+
+    Return None for a check function or an invalid record.
+    """
     if not isinstance(recorded, Mapping) or not isinstance(command := recorded.get("command"), str):
         return None
     files = folder / CHECK_FILES

@@ -35,7 +35,8 @@ out."""
 _MAX_LIMIT_REQUESTS = 4
 """Maximum number of times that the server is asked for its limit because of suspicious token counts."""
 _UNCACHED_SHARE = 0.25
-"""Share of the largest prompt. A token count below this share may cover only the uncached part of a prompt."""
+"""Share of the largest prompt so far, in tokens. If the server counts fewer prompt tokens than this share, it may have
+counted only the uncached part of the prompt."""
 SUMMARY_REQUEST = (
     "This conversation no longer fits into what you can take in, so its older part is removed now. Write a summary "
     "that takes its place, for yourself: what was asked, what you did, what you found out (exact values, names and "

@@ -151,7 +151,6 @@ class Loop:
     # --- the model ---
 
     async def _ask_model(self) -> Reply:
-        """Request the next reply, and add the reply to the conversation."""
         self.meter.begin_step()
         self._request_seconds = 0.0
         await self._while_possible(until_prepared(self.model))

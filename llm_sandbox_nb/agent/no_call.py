@@ -18,54 +18,36 @@ from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.model.text_calls import read_text_calls
 
 ReplyKind = Literal["text", "empty", "thought", "cut", "echo"]
-NUDGE = (
-    "There was no tool call in your reply, so nothing was done. If the task is finished and its results are "
-    "saved, call submit; if not, continue with a tool call. Nobody can answer questions."
-)
-NUDGE_AGAIN = (
+_FIRST_NUDGES: dict[ReplyKind, str] = {
+    "text": "There was no tool call in your reply, so nothing was done. If the task is finished and its results are "
+    "saved, call submit; if not, continue with a tool call. Nobody can answer questions.",
+    "cut": "Your reply reached the limit of tokens for one reply before it came to a tool call, so nothing was "
+    "done. Think in smaller steps and make a tool call; call submit if the task is finished.",
+    "empty": "Your reply was empty, so nothing was done. Continue the task with a tool call, or call submit if it "
+    "is finished.",
+    "thought": "Your reply had a thought and nothing after it, so nothing was done. End the thought, then make a "
+    "tool call; call submit if the task is finished.",
+    "echo": "Your reply only repeats a text that was sent to you, so nothing was done. Continue the task with a "
+    "tool call, or call submit if it is finished.",
+}
+_NUDGE_AGAIN = (
     "Again there was no tool call, so again nothing was done. If the task is finished, call submit now. "
     'If not, make one tool call, for example execute_bash with the arguments {"command": "ls"}.'
 )
-NUDGE_CUT = (
-    "Your reply reached the limit of tokens for one reply before it came to a tool call, so nothing was "
-    "done. Think in smaller steps and make a tool call; call submit if the task is finished."
-)
-NUDGE_CUT_AGAIN = (
-    "Your reply was cut off again before it came to a tool call. Write no plan and no explanation now: "
-    "make one short tool call, or call submit if the task is finished."
-)
-NUDGE_EMPTY = (
-    "Your reply was empty, so nothing was done. Continue the task with a tool call, or call submit if it "
-    "is finished."
-)
-NUDGE_EMPTY_AGAIN = (
-    "Your reply was empty again. Reply with one tool call: execute_bash runs a command, submit ends the task."
-)
-NUDGE_THOUGHT = (
-    "Your reply had a thought and nothing after it, so nothing was done. End the thought, then make a "
-    "tool call; call submit if the task is finished."
-)
-NUDGE_ECHO = (
-    "Your reply only repeats a text that was sent to you, so nothing was done. Continue the task with a "
-    "tool call, or call submit if it is finished."
-)
-NUDGE_BLOCK = (
+_LATER_NUDGES: dict[ReplyKind, str] = {
+    "cut": "Your reply was cut off again before it came to a tool call. Write no plan and no explanation now: "
+    "make one short tool call, or call submit if the task is finished.",
+    "empty": "Your reply was empty again. Reply with one tool call: execute_bash runs a command, submit ends the task.",
+}
+_NUDGE_BLOCK = (
     "Your reply has a code block and no tool call, so nothing was executed. To execute the block, call "
     "execute_bash with these arguments:\n\n{call}\n\nIf the task is finished and its results are saved, call "
     "submit."
 )
-NUDGE_REFUSED = (
+_NUDGE_REFUSED = (
     "A call is written in your reply, and it was not executed: {reason}. Make the call again, as a tool "
     "call and with nothing after it. If the task is finished, call submit."
 )
-_LATER_NUDGES = {"text": NUDGE_AGAIN, "cut": NUDGE_CUT_AGAIN, "empty": NUDGE_EMPTY_AGAIN}
-_FIRST = {
-    "text": NUDGE,
-    "cut": NUDGE_CUT,
-    "empty": NUDGE_EMPTY,
-    "thought": NUDGE_THOUGHT,
-    "echo": NUDGE_ECHO,
-}
 _IN_TEXT_MODE = {
     "text": "Nothing in your reply could be executed, so nothing was done.",
     "cut": "Your reply was cut off at the limit of tokens for one reply, so nothing was done. Write less.",
@@ -188,10 +170,10 @@ class SilentReplies:
     def _nudge(self) -> str:
         kind = self._kind
         if self.refused:
-            return NUDGE_REFUSED.replace("{reason}", self.refused)
+            return _NUDGE_REFUSED.replace("{reason}", self.refused)
         if self.block is not None and kind != "cut":
-            return _about_block(self.block, NUDGE_BLOCK)
-        return _LATER_NUDGES.get(kind, NUDGE_AGAIN) if self._again else _FIRST[kind]
+            return _about_block(self.block, _NUDGE_BLOCK)
+        return _LATER_NUDGES.get(kind, _NUDGE_AGAIN) if self._again else _FIRST_NUDGES[kind]
 
     def _nudge_in_text(self, form: TextForm) -> str:
         kind = self._kind

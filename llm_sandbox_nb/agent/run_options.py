@@ -44,7 +44,6 @@ class RunOptions:
     """Number of replies in a row without a call that the run answers with a nudge; `all` for no limit."""
 
     def __post_init__(self) -> None:
-        """Check all options. Raise InputError if a value is invalid."""
         for name, value in self.by_name().items():
             _checked(name, value)
 

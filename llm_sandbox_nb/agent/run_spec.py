@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from llm_sandbox_nb.agent.checks import Check
-from llm_sandbox_nb.agent.control.pause_rules import PauseRules, Predicate, pause_rules
-from llm_sandbox_nb.agent.control.settings_change import MakeModel, unknown_model, with_changes
+from llm_sandbox_nb.agent.control.pause_rules import PauseRules
+from llm_sandbox_nb.agent.control.settings_change import MakeModel, checked_changes, unknown_model
 from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.inputs import Inputs, StartingFiles
 from llm_sandbox_nb.agent.limits import RunLimits
@@ -70,7 +70,6 @@ class RunSpec(RunOptions):
     """Isolation of the sandbox. None if the isolation is not known before the sandbox is open."""
 
     def __post_init__(self) -> None:
-        """Check all values. Raise InputError if a value is invalid."""
         super().__post_init__()
         load_text_form(self.prompts.text_form)
         if wrong := [rule for rule in self.doubts if not callable(rule)]:
@@ -136,23 +135,22 @@ class SandboxOpening:
 
 
 def with_given(usual: _T, given: _T | Mapping[str, Any] | None) -> _T:
-    """Apply a caller's limits or settings. Raise InputError if they are invalid."""
+    """Apply a caller's limits or settings, which are names with values, or a complete replacement.
+
+    Raises:
+        InputError: if they are invalid.
+    """
+    if given is None:
+        return usual
+    if isinstance(given, type(usual)):
+        return given
+    if not isinstance(given, Mapping):
+        raise InputError(
+            f"Give {type(usual).__name__}(...), or a mapping of names to values, not {given!r:.80}."
+        )
     try:
-        return with_changes(usual, given)
+        return dataclasses.replace(usual, **checked_changes(usual, given))
     except (ControlError, ValueError) as error:
-        raise InputError(str(error)) from error
-
-
-def checked_pause_rules(
-    step: bool = False,
-    breakpoints: str | Iterable[str] = (),
-    break_when: Predicate | Iterable[Predicate] = (),
-    approve: str = "auto",
-) -> PauseRules:
-    """Make pause rules from a caller's arguments. Raise InputError if an argument is invalid."""
-    try:
-        return pause_rules(step, breakpoints, break_when, approve)
-    except ValueError as error:
         raise InputError(str(error)) from error
 
 

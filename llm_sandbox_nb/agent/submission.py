@@ -51,7 +51,7 @@ class Submission:
         await workspace.collector.settle()
         if not self.recorder.trajectory.artifacts:
             await workspace.collector.collect_all()
-        if self.recorder.trajectory.artifacts or await workspace.read_answer():
+        if self.recorder.trajectory.artifacts or await workspace.answers.read():
             return ""
         if self._reminded or self.meter.over:
             self.without_answer = True
@@ -69,7 +69,7 @@ class Submission:
         await workspace.collector.collect_all()
         await workspace.checkpoints.settle()
         started = time.monotonic()
-        answer = await workspace.read_answer() or self.conversation.last_text or None
+        answer = await workspace.answers.read() or self.conversation.last_text or None
         checked = await self.check.run(workspace.box, answer)
         # the time limit of the run excludes the duration of a check
         self.meter.leave_out(time.monotonic() - started)
@@ -83,7 +83,7 @@ class Submission:
         """Check the answer once if the model gave one in its text or in a file. Then raise `ending`."""
         if self.check is not None:
             workspace = await self.meter.in_time(asyncio.shield(self.workspace))
-            if ending.reason == "answered" or await workspace.read_answer():
+            if ending.reason == "answered" or await workspace.answers.read():
                 await self.refusal()
                 self.verdict = self.verdict or self.recorder.trajectory.checks[-1].verdict
         raise ending

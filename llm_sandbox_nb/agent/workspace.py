@@ -18,9 +18,4 @@ class Workspace:
     collector: Collector
     checkpoints: Checkpoints
     options: RunOptions
-    answers: AnswerFiles | None = None
-    """Possible answer files."""
-
-    async def read_answer(self) -> str | None:
-        """Return the content of the answer file. None if there is no answer file."""
-        return await self.answers.read() if self.answers else None
+    answers: AnswerFiles

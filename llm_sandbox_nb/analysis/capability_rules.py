@@ -239,28 +239,3 @@ def without_texts(text: str) -> str:
         elif mark == "/*":
             place -= 1
     return "".join((*parts, text[kept:]))
-
-
-_SUBSTRINGS = {
-    "external": ("pip install", "apt install", "apt-get install", "requests.get", "curl", "wget", "BeautifulSoup",
-                 "rdkit", "biopython"),
-    "files": ("open(", "json.load", "pd.read_csv", "cat", "grep", "find", "os.path", "pathlib", "glob",
-              "pickle.load", "np.load"),
-    "computation": ("scipy.optimize", "fsolve", "minimize", "odeint", "solve_ivp", "quad", "in range(", "while ",
-                    "permutations", "combinations"),
-}  # fmt: skip
-
-
-def substring_uses(arguments: Mapping[str, Any] | None) -> frozenset[str]:
-    """Return the capabilities that a search for the substrings in the paper's table 15 finds.
-
-    This search is only for a comparison with the rules.
-    """
-    text = "\n".join(
-        str(value)
-        for name, value in (arguments or {}).items()
-        if name in ("command", "file_text", "new_str") and isinstance(value, str)
-    )
-    return frozenset(
-        name for name, patterns in _SUBSTRINGS.items() if any(pattern in text for pattern in patterns)
-    )

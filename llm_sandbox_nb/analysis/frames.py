@@ -34,7 +34,8 @@ TOOL_COLUMNS = ["group", "tool", "calls", "share"]
 def run_row(run: Loaded) -> dict[str, Any]:
     """Return all measures of a run, by the names in `RUN_COLUMNS`."""
     trajectory = run.trajectory
-    behaviour, tokens, times = behaviour_of(trajectory), tokens_of(trajectory), times_of(run)
+    behaviour, tokens = behaviour_of(trajectory), tokens_of(trajectory)
+    times = times_of(trajectory, foreign=run.form != "journal")
     steps = [step for step in trajectory.steps if step.replied]
     writing = [writing_of(step.thought) for step in steps]
     calls = [call for step in steps for call in step.calls]
@@ -128,8 +129,9 @@ def tools_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
 def groups_frame(runs_table: pandas.DataFrame) -> pandas.DataFrame:
     """Return a table with a row for each group of runs.
 
-    Rates and `barren_share` are shares of all turns of the group. The other shares are computed from the sums of tokens
-    or seconds over all runs of the group.
+    The columns `*_rate` and `barren_share` are shares of all turns of the group. `environment_share` is computed from
+    the sums of tokens over all runs of the group, and `tool_share` from the sums of seconds over the runs whose times
+    are known.
     """
     rows = [_group_row(str(name), part) for name, part in runs_table.groupby("group", sort=True)]
     return _pandas_frame(rows)

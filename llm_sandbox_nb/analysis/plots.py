@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
@@ -30,20 +31,15 @@ def capability_figure(groups: pandas.DataFrame) -> Figure:
         axes.bar(
             places, 100 * groups[f"{name}_succeeded_rate"], width, color=COLOURS[number], label=_LABELS[name]
         )
-    return _finish(figure, axes, groups, "Turns that use it (%)")
+    return _finish(figure, axes, list(groups["group"]), "Turns that use it (%)")
 
 
 def token_figure(groups: pandas.DataFrame) -> Figure:
     """Draw the mean number of tokens of a run, by group and origin. Each token of a conversation is counted once."""
     figure, axes = _new(len(groups))
-    bottom = [0.0] * len(groups)
-    for number, name in enumerate(("prompt", "model", "environment")):
-        values = [float(value) / 1000 for value in groups[f"{name}_tokens_mean"]]
-        axes.bar(
-            range(len(groups)), values, 0.6, bottom=bottom, color=COLOURS[number], label=name.capitalize()
-        )
-        bottom = [below + value for below, value in zip(bottom, values, strict=True)]
-    return _finish(figure, axes, groups, "Tokens of a run (thousands)")
+    origins = ("prompt", "model", "environment")
+    _stack(axes, ((name.capitalize(), groups[f"{name}_tokens_mean"] / 1000) for name in origins))
+    return _finish(figure, axes, list(groups["group"]), "Tokens of a run (thousands)")
 
 
 def turns_figure(runs: pandas.DataFrame) -> Figure:
@@ -61,22 +57,8 @@ def tools_figure(tools: pandas.DataFrame) -> Figure:
     """Draw the share of each tool in the calls, by group."""
     table = tools.pivot_table(index="group", columns="tool", values="share", fill_value=0.0, aggfunc="sum")
     figure, axes = _new(len(table))
-    bottom = [0.0] * len(table)
-    for number, tool in enumerate(table.columns):
-        values = [100 * float(value) for value in table[tool]]
-        axes.bar(
-            range(len(table)),
-            values,
-            0.6,
-            bottom=bottom,
-            color=COLOURS[number % len(COLOURS)],
-            label=_plain(tool),
-        )
-        bottom = [below + value for below, value in zip(bottom, values, strict=True)]
-    axes.set_xticks(range(len(table)), [_plain(name) for name in table.index], rotation=20, ha="right")
-    axes.set_ylabel("Calls (%)")
-    axes.legend(frameon=False)
-    return figure
+    _stack(axes, ((_plain(tool), 100 * table[tool]) for tool in table.columns))
+    return _finish(figure, axes, list(table.index), "Calls (%)")
 
 
 def svg_of(figure: Figure) -> str:
@@ -107,8 +89,17 @@ def _new(groups: int) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _finish(figure: Figure, axes: Any, groups: pandas.DataFrame, label: str) -> Figure:
-    axes.set_xticks(range(len(groups)), [_plain(name) for name in groups["group"]], rotation=20, ha="right")
+def _stack(axes: Any, parts: Iterable[tuple[str, pandas.Series[float]]]) -> None:
+    """Draw a bar for each group. The parts of the bars lie on each other in the given order."""
+    bottom: Any = 0.0
+    for number, (label, values) in enumerate(parts):
+        colour = COLOURS[number % len(COLOURS)]
+        axes.bar(range(len(values)), values, 0.6, bottom=bottom, color=colour, label=label)
+        bottom = bottom + values.to_numpy()
+
+
+def _finish(figure: Figure, axes: Any, names: Sequence[object], label: str) -> Figure:
+    axes.set_xticks(range(len(names)), [_plain(name) for name in names], rotation=20, ha="right")
     axes.set_ylabel(label)
     axes.legend(frameon=False)
     return figure

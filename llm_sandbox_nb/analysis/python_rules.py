@@ -140,7 +140,7 @@ class _Reader:
 
     def _reads_file(self, name: str, call: ast.Call) -> bool:
         if name in ("open", "io.open", "codecs.open", "gzip.open", "bz2.open", "lzma.open", "wave.open"):
-            return _mode(call, 1).strip("bt") in ("r", "r+", "")
+            return _mode(call).strip("bt") in ("r", "r+", "")
         if isinstance(call.func, ast.Attribute) and call.func.attr == "open" and not call.args:
             return False
         if name.startswith(_READERS):
@@ -249,8 +249,8 @@ def _goes_home(call: ast.Call) -> bool:
     )
 
 
-def _mode(call: ast.Call, place: int) -> str:
-    node = call.args[place] if len(call.args) > place else None
+def _mode(call: ast.Call) -> str:
+    node = call.args[1] if len(call.args) > 1 else None
     node = next((keyword.value for keyword in call.keywords if keyword.arg == "mode"), node)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "r"
 

@@ -27,6 +27,7 @@ thead th { border-bottom: 2px solid #888; vertical-align: bottom; }
 """
 _CSP = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _MAX_RUNS = 2000
+_TITLE = "What these runs did"
 _PERCENT = ("_rate", "_share")
 
 
@@ -63,10 +64,10 @@ def cell(column: str, value: object) -> str:
     return html.escape(str(value))
 
 
-def report_html(reading: Reading, title: str = "What these runs did") -> str:
+def report_html(reading: Reading) -> str:
     runs = runs_frame(reading.runs)
     if runs.empty:
-        return page(title, '<p class="note">No run was found.</p>' + _problems(reading))
+        return page(_TITLE, '<p class="note">No run was found.</p>' + _problems(reading))
     groups, tools = groups_frame(runs), tools_frame(reading.runs)
     guessed = int(runs["tokens_estimated"].sum())
     estimated = f" Runs with estimated tokens (four characters for a token): {guessed}." if guessed else ""
@@ -97,7 +98,7 @@ def report_html(reading: Reading, title: str = "What these runs did") -> str:
     ]
     if len(runs) > _MAX_RUNS:
         parts.append(f'<p class="note">The first {_MAX_RUNS} of {len(runs)} runs are shown.</p>')
-    return page(title, "\n".join(parts) + _problems(reading))
+    return page(_TITLE, "\n".join(parts) + _problems(reading))
 
 
 def _problems(reading: Reading) -> str:
@@ -107,6 +108,6 @@ def _problems(reading: Reading) -> str:
     return f"<h2>Left out</h2><ul>{items}</ul>"
 
 
-def write_report(reading: Reading, path: str | Path, title: str = "What these runs did") -> Path:
+def write_report(reading: Reading, path: str | Path) -> Path:
     """Write the HTML page of an analysis to `path` atomically."""
-    return write_whole(Path(path), report_html(reading, title).encode("utf-8", "replace"), follow_links=True)
+    return write_whole(Path(path), report_html(reading).encode("utf-8", "replace"), follow_links=True)

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from llm_sandbox_nb.analysis.load import Loaded
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.messages import message_text
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -32,8 +31,6 @@ class Tokens:
     prompt: int = 0
     model: int = 0
     environment: int = 0
-    billed_prompt: int = 0
-    billed_model: int = 0
     billed_environment: int = 0
     billed_input: int = 0
     billed_output: int = 0
@@ -143,8 +140,6 @@ def _add_up(requests: list[_Request], *, cost: float | None, estimated: bool) ->
         prompt=prompt,
         model=written,
         environment=environment,
-        billed_prompt=billed_prompt,
-        billed_model=billed_model + written,
         billed_environment=max(0, billed_input - billed_prompt - billed_model),
         billed_input=billed_input,
         billed_output=written,
@@ -174,18 +169,15 @@ class Times:
 class Throughput:
     """Throughput of several runs. `per_minute` is the number of runs per minute between first start and last end."""
 
-    runs: int
-    span: float
     per_minute: float
     concurrency: float
     """Average number of runs that were active at the same time."""
 
 
-def times_of(run: Loaded) -> Times:
-    """Return the times of one run."""
-    trajectory = run.trajectory
+def times_of(trajectory: Trajectory, *, foreign: bool = False) -> Times:
+    """Return the times of one run. `foreign` is True for the record of another program."""
     model = sum(step.model_time for step in trajectory.steps)
-    if run.form != "journal" or not trajectory.events:
+    if foreign or not trajectory.events:
         return Times(model)
     first, last = trajectory.events[0].time, trajectory.events[-1].time
     tools = sum(
@@ -204,4 +196,4 @@ def throughput(times: Iterable[Times]) -> Throughput | None:
     if not known:
         return None
     span = max(end for _, end, _ in known) - min(start for start, _, _ in known)
-    return Throughput(len(known), span, 60 * len(known) / span, sum(wall for _, _, wall in known) / span)
+    return Throughput(60 * len(known) / span, sum(wall for _, _, wall in known) / span)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.agent.artifacts import MAX_ANSWER_BYTES
-from llm_sandbox_nb.agent.errors import RunError
+from llm_sandbox_nb.agent.errors import RunError, StopRun
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.mcp_client.configuration import ServerNames
-from llm_sandbox_nb.agent.model_call import recorded_settings
+from llm_sandbox_nb.agent.model_call import call_model
 from llm_sandbox_nb.agent.prompts import fill
 from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder, public_settings, versions
 from llm_sandbox_nb.agent.run_options import Nudges, RunOptions
@@ -30,7 +30,7 @@ from llm_sandbox_nb.model.contract import (
     Reply,
     until_prepared,
 )
-from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
+from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.sandbox.contract import ResourceUsage, Sandbox
@@ -50,7 +50,7 @@ class HowToAsk(RunOptions):
     settings: ModelSettings = field(default_factory=ModelSettings)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     limits: RunLimits | None = None
-    """Limits that replace the limits of the task."""
+    """Limits that replace the limits of the task. None to use the limits of the task."""
     nudges: Nudges = field(default="all", kw_only=True)
     """Number of replies in a row without a tool call that the run answers with a request for a call. With `all`, as in
     the paper's package, no such reply ends the run."""
@@ -98,6 +98,7 @@ async def in_sandbox(
 
     Raises:
         ModelError, InputError, SandboxError: if the run could not start.
+        DataError: if the row's repository or commit does not exist.
     """
     in_files = documents == "files"
     problem = row.problem_statement if in_files else framed or with_documents(row)
@@ -196,7 +197,7 @@ async def with_one_reply(
     text = error = ""
     kind = ""
     try:
-        reply = await _ask(how, [message], recorder)
+        reply = await _ask(how, message, recorder)
         text = reply.text
         ending = "answered" if text.strip() else "no_answer"
         # A patch is not stripped: its last line may be a blank line of context.
@@ -221,27 +222,19 @@ async def with_one_reply(
     return Attempt(run, text or None, kind, error if kind else "")
 
 
-async def _ask(how: HowToAsk, messages: list[dict[str, Any]], recorder: Recorder) -> Reply:
+async def _ask(how: HowToAsk, message: dict[str, Any], recorder: Recorder) -> Reply:
+    """Request the reply, and record it. Raise ModelError if the model failed."""
     await until_prepared(how.model)
     started = time.monotonic()
-    reply = await reply_with_retries(
-        how.model,
-        messages,
-        [],
-        how.settings,
-        policy=how.retries,
-        on_attempt=lambda attempt, sent: recorder.emit(
-            ev.ModelRequested(step=1, attempt=attempt, settings=recorded_settings(sent))
-        ),
-        on_failure=lambda attempt, error, wait: recorder.emit(
-            ev.ModelFailed(step=1, attempt=attempt, error=error.kind, message=str(error), retry_in=wait)
-        ),
-    )
+    try:
+        reply = await call_model(how.model, [message], [], how.settings, how.retries, recorder, step=1)
+    except StopRun as stop:
+        raise stop.__cause__ or stop from None
     recorder.emit(
         ev.ModelReplied(
             step=1,
-            message=ev.clean_text(reply.message),
-            reasoning=ev.clean_text(reply.reasoning),
+            message=reply.message,
+            reasoning=reply.reasoning,
             usage=reply.usage,
             finish_reason=reply.finish_reason,
             model_time=time.monotonic() - started,

@@ -6,37 +6,48 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from llm_sandbox_nb.agent.mcp_client.configuration import server_configs
+from llm_sandbox_nb.agent.original_prompts import ORIGINAL, as_original, original_folder
+from llm_sandbox_nb.benchmark.attempt import HowToAsk
+from llm_sandbox_nb.benchmark.data import load_rows
+from llm_sandbox_nb.benchmark.digests import check_prompts, check_questions, check_version
+from llm_sandbox_nb.benchmark.item_pipeline import Item
+from llm_sandbox_nb.benchmark.judge import Judge, JudgeOptions
 from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
-from llm_sandbox_nb.model.model_names import typed_key_of
+from llm_sandbox_nb.benchmark.ray_backend import RayBackend
+from llm_sandbox_nb.benchmark.report import as_html, compare_folders, summary
+from llm_sandbox_nb.benchmark.results import Key, ResultsError, read_results
+from llm_sandbox_nb.benchmark.results_folder import (
+    FolderLock,
+    PlannedCell,
+    add_to_plan,
+    change_judge,
+    check_config,
+    read_config,
+    read_plan,
+)
+from llm_sandbox_nb.benchmark.rows import Row, repeats_of_rows
+from llm_sandbox_nb.benchmark.runner import (
+    SAMPLING_VALUES,
+    Runner,
+    RunnerOptions,
+    how_of,
+    items_of,
+    opener_of,
+)
+from llm_sandbox_nb.benchmark.task import TASKS, Task, TaskError, load_task, task_names
+from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.model.model_names import make_model, typed_key_of
+from llm_sandbox_nb.model.scripted import Script, ScriptedModel
 from llm_sandbox_nb.options.table import LIMIT_OPTIONS, UsageError, option
-from llm_sandbox_nb.options.values import converted, resolve
+from llm_sandbox_nb.options.values import converted, fields_of, resolve
 from llm_sandbox_nb.trajectory.whole_file import write_whole
-
-if TYPE_CHECKING:
-    from llm_sandbox_nb.benchmark.item_pipeline import Item
-    from llm_sandbox_nb.benchmark.judge import Judge
-    from llm_sandbox_nb.benchmark.results import Key
-    from llm_sandbox_nb.benchmark.results_folder import FolderLock
-    from llm_sandbox_nb.benchmark.rows import Row
-    from llm_sandbox_nb.benchmark.runner import Runner
-    from llm_sandbox_nb.benchmark.task import Task
-
-_LIMITS = {
-    "steps": "steps",
-    "tokens": "tokens",
-    "total_tokens": "total_tokens",
-    "budget": "cost",
-    "time": "time",
-}
-"""Fields of `RunLimits`, by the flag that sets the field."""
 
 
 def list_text() -> str:
     """Return a line for each packaged task."""
-    from llm_sandbox_nb.benchmark.task import load_task, task_names
-
     return "\n".join(f"{name:18} {load_task(name).description}" for name in task_names())
 
 
@@ -54,9 +65,6 @@ def make_report(out: Path, html: str | None = None) -> BenchmarkReport:
     Raises:
         UsageError: if there are no results, a package is missing, or the file cannot be written.
     """
-    from llm_sandbox_nb.benchmark.report import as_html, summary
-    from llm_sandbox_nb.benchmark.results import ResultsError
-
     try:
         found = summary(out)
     except (ResultsError, OSError) as error:
@@ -96,11 +104,8 @@ def make_comparison(out: Path, other: Path) -> dict[str, Any]:
     """Compare the results of two folders.
 
     Raises:
-        UsageError: if a folder has no results, or the folders have no results in common.
+        UsageError: if a folder has no results, or the folders have no scored item in common.
     """
-    from llm_sandbox_nb.benchmark.report import compare_folders
-    from llm_sandbox_nb.benchmark.results import ResultsError
-
     try:
         return compare_folders(out.expanduser(), other.expanduser())
     except (ResultsError, OSError) as error:
@@ -111,7 +116,7 @@ def make_comparison(out: Path, other: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Benchmark that is ready to begin. A `with` block holds the lock of its folder."""
+    """Benchmark that is ready to begin. Its folder is locked until the end of the `with` block."""
 
     items: list[Item]
     runner: Runner
@@ -128,13 +133,13 @@ class Prepared:
 
 
 def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str, str]) -> Prepared:
-    """Read tasks and data, check every value, and make the runner, without starting anything.
+    """Read tasks and data, check every value, lock the folder and store its plan, and make the runner.
+
+    No item is run yet.
 
     Raises:
         UsageError: if a name or value is missing or wrong.
     """
-    from llm_sandbox_nb.model.contract import ModelError
-
     names = [*names, *(flags.get("more_tasks") or ())]
     if not names:
         raise UsageError(
@@ -153,13 +158,11 @@ def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str
 
 
 def prepare_scoring(out: Path, flags: Mapping[str, Any], environment: Mapping[str, str]) -> Prepared:
-    """Make the runner whose `score_again` scores the answers of a folder, without starting anything.
+    """Lock a folder, and make the runner whose `score_again` scores its answers. No answer is scored yet.
 
     Raises:
         UsageError: if the folder has no plan, or a name or value is wrong.
     """
-    from llm_sandbox_nb.model.contract import ModelError
-
     values = _values(flags, environment)
     try:
         return _prepared_to_score(out.expanduser(), flags, environment, values)
@@ -170,22 +173,6 @@ def prepare_scoring(out: Path, flags: Mapping[str, Any], environment: Mapping[st
 def _prepared_to_score(
     out: Path, flags: Mapping[str, Any], environment: Mapping[str, str], values: dict[str, Any]
 ) -> Prepared:
-    from llm_sandbox_nb.benchmark.attempt import HowToAsk
-    from llm_sandbox_nb.benchmark.data import load_rows
-    from llm_sandbox_nb.benchmark.digests import check_questions
-    from llm_sandbox_nb.benchmark.item_pipeline import Item
-    from llm_sandbox_nb.benchmark.results import ResultsError, read_results
-    from llm_sandbox_nb.benchmark.results_folder import (
-        FolderLock,
-        add_to_plan,
-        change_judge,
-        read_config,
-        read_plan,
-    )
-    from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, opener_of
-    from llm_sandbox_nb.benchmark.task import load_task
-    from llm_sandbox_nb.model.scripted import Script, ScriptedModel
-
     plan = read_plan(out) if out.is_dir() else []
     if not plan:
         raise ResultsError(
@@ -226,8 +213,6 @@ def _prepared_to_score(
 
 
 def _require_judge(tasks: Iterable[Task], values: Mapping[str, Any]) -> None:
-    from llm_sandbox_nb.benchmark.task import TaskError
-
     if not values["judge_model"] and (judged := [task.name for task in tasks if task.scorer == "judge"]):
         raise TaskError(
             f"Task {judged[0]} is scored by a judge: name a model with --judge_model (for example openai/gpt-5)."
@@ -260,8 +245,6 @@ def _judge_key(
 
 def unscored_keys(made: Prepared) -> set[Key]:
     """Return the keys of items without a score: the item has failed, has no verdict, or is not done yet."""
-    from llm_sandbox_nb.benchmark.results import read_results
-
     scored = {
         result.key for result in read_results(made.out) if result.score is not None and not result.error_kind
     }
@@ -278,13 +261,6 @@ def _value(option: Any, flags: Mapping[str, Any], environment: Mapping[str, str]
 
 
 def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> Prepared:
-    from llm_sandbox_nb.benchmark.data import load_rows
-    from llm_sandbox_nb.benchmark.digests import check_prompts, check_questions, check_version
-    from llm_sandbox_nb.benchmark.results import read_results
-    from llm_sandbox_nb.benchmark.results_folder import FolderLock, PlannedCell, add_to_plan, check_config
-    from llm_sandbox_nb.benchmark.rows import repeats_of_rows
-    from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, how_of, items_of, opener_of
-
     tasks = _tasks_of(names, flags, values)
     loaded = [load_rows(task, values["data"]) for task in tasks]
     selected = _selected_rows(loaded, values["start_id"], values["end_id"])
@@ -301,8 +277,6 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
     options = RunnerOptions(out, values["workers"], values["attempts"], values["retry_errors"], reuse=reuse)
     backend = None
     if values["ray"]:
-        from llm_sandbox_nb.benchmark.ray_backend import RayBackend
-
         backend = RayBackend(values["ray"], values, options)
     _check_out(out)
     lock = FolderLock(out)
@@ -330,8 +304,6 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
 
 
 def _tasks_of(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> list[Task]:
-    from llm_sandbox_nb.benchmark.task import TaskError, load_task
-
     tasks = [load_task(name) for name in names]
     if len({task.name for task in tasks}) < len(tasks):
         raise TaskError(
@@ -339,7 +311,8 @@ def _tasks_of(names: list[str], flags: Mapping[str, Any], values: Mapping[str, A
         )
     if values["prompts"] == "original":
         tasks = [_with_original_prompts(task) for task in tasks]
-    given = {field: values[flag] for flag, field in _LIMITS.items() if flags.get(flag) is not None}
+    typed = {name: value for name, value in values.items() if flags.get(name) is not None}
+    given = fields_of(typed, "limits")
     tasks = [replace(task, limits=replace(task.limits, **given)) for task in tasks]
     _require_judge(tasks, values)
     return tasks
@@ -352,9 +325,6 @@ def _with_original_prompts(task: Task) -> Task:
         InputError: if the original package is not installed.
         TaskError: if the original package does not have the task.
     """
-    from llm_sandbox_nb.agent.original_prompts import ORIGINAL, as_original, original_folder
-    from llm_sandbox_nb.benchmark.task import TASKS, TaskError, load_task
-
     tasks = original_folder() / "benchmark"
     if task.folder.parent != TASKS.resolve() or not (tasks / task.name / "config.yaml").is_file():
         known = ", ".join(sorted(path.parent.name for path in tasks.glob("*/config.yaml")))
@@ -364,8 +334,6 @@ def _with_original_prompts(task: Task) -> Task:
 
 
 def _selected_rows(loaded: list[list[Row]], start: int, end: int | None) -> list[list[Row]]:
-    from llm_sandbox_nb.benchmark.task import TaskError
-
     selected = [rows[start:end] for rows in loaded]
     if not any(selected):
         asked = f"--start_id {start}" if end is None else f"--start_id {start} --end_id {end}"
@@ -376,7 +344,10 @@ def _selected_rows(loaded: list[list[Row]], start: int, end: int | None) -> list
 
 
 def source_of(name: str) -> str:
-    """Return the absolute path of an existing file or folder. Other text, such as a task's name, stays unchanged."""
+    """Return the absolute path of an existing file, or of an existing folder that is given with a slash.
+
+    Other text, such as a task's name, stays unchanged.
+    """
     path = Path(name).expanduser()
     return str(path.absolute()) if path.exists() and ("/" in name or path.is_file()) else name
 
@@ -395,9 +366,6 @@ def _check_out(out: Path) -> None:
 def _judge(values: Mapping[str, Any], out: Path) -> Judge | None:
     if not values["judge_model"]:
         return None
-    from llm_sandbox_nb.benchmark.judge import Judge, JudgeOptions
-    from llm_sandbox_nb.model.model_names import make_model
-
     address = values["judge_base_url"] or values["api_base"]
     model = make_model(values["judge_model"], api_base=address, api_key=values["judge_api_key"])
     return Judge(model, out / "judge", JudgeOptions(repeats=values["judge_repeats"]))
@@ -405,9 +373,6 @@ def _judge(values: Mapping[str, Any], out: Path) -> Judge | None:
 
 def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that must be equal for all results in one folder."""
-    from llm_sandbox_nb.agent.mcp_client.configuration import server_configs
-    from llm_sandbox_nb.benchmark.runner import SAMPLING_VALUES
-
     same = (*SAMPLING_VALUES, "max_tokens_per_call", "data", "extra_body", "network")
     config: dict[str, Any] = {"model": values["model"], "judge_model": values["judge_model"]}
     config |= {name: values[name] for name in same}

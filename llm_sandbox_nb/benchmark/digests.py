@@ -70,7 +70,7 @@ def code_of(scorer: str, folder: Path | None = None) -> str:
 
 @functools.cache
 def _own_scorers() -> str:
-    """Return the digest of this package's scorers and of the versions of the packages that they use."""
+    """Return the digest of all modules and tables in this folder, and of the versions of packages that scorers use."""
     folder = Path(__file__).parent
     code = [(file.name, _code_without_texts(file)) for file in sorted(folder.glob("*.py"))]
     tables = [(file.name, _file_digest(file)) for file in sorted(folder.glob("*.yaml"))]
@@ -120,8 +120,6 @@ def signed(result: Result, task: Task, row: Row, judge: Judge | None) -> Result:
 
 def same_question(result: Result, task: Task, row: Row) -> bool:
     """Return True if a result answers the current content of the row."""
-    if not result.question:  # results of earlier versions have no digest of the question
-        return not result.row or result.row == row.digest
     return result.question == question_digest(task, row)
 
 
@@ -154,9 +152,7 @@ def check_prompts(out: Path, results: Iterable[Result], tasks: Iterable[Task]) -
     """
     now = {task.name: prompt_digest(task) for task in tasks}
     for result in results:
-        if result.error_kind or not result.prompt or result.task not in now:
-            continue
-        if result.prompt != now[result.task]:
+        if not result.error_kind and result.prompt != now.get(result.task, result.prompt):
             raise ResultsError(
                 f"The prompts or limits of {result.task} have changed since its results in {out} were made: choose "
                 "another --out."
@@ -171,9 +167,7 @@ def check_version(out: Path, results: Iterable[Result], more: Any) -> None:
     Raises:
         ResultsError: if the versions differ.
     """
-    others = {result.version for result in results if result.version and not result.error_kind} - {
-        __version__
-    }
+    others = {result.version for result in results if not result.error_kind} - {__version__}
     if others and more:
         raise ResultsError(
             f"{out} holds results of llm-sandbox-nb {sorted(others)[0]}, and this is {__version__}: choose another "

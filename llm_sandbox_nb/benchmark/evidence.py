@@ -108,7 +108,7 @@ class Report:
     """Reported outcomes of tests, by the parts of a test's name: folders, file, class and function."""
 
     control: Outcome | None = None
-    """Least severe outcome of the controls, or None if the report lacks the controls. Any outcome but `failed` shows
+    """Least severe outcome of the controls, or None if the report lacks a control. Any outcome but `failed` shows
     that the tested code changed the test runner."""
     cases: int = 0
     _from_the_root: dict[tuple[str, ...], Outcome] = field(default_factory=dict)

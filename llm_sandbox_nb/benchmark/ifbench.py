@@ -49,7 +49,7 @@ def ifbench(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
 def constraints_of(gold: str, row: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
     """Return the names of the constraints and their arguments, from the gold column or from separate columns.
 
-    The result is empty if there are no `kwargs`, because the checkers would draw missing numbers at random.
+    The result is empty unless each constraint has `kwargs`, because the checkers would draw missing numbers at random.
     """
     source: Any = row
     if "instruction_id_list" not in row:
@@ -112,4 +112,4 @@ def _holds(checker: Any, variant: str) -> bool:
             raise
         return False
     except (ValueError, TypeError, AttributeError, ZeroDivisionError):
-        return False  # raised by checkers that index into a text of another form
+        return False  # raised by checkers for a text that does not have the form that they expect

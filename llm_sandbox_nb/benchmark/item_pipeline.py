@@ -12,7 +12,6 @@ from typing import Protocol, Self
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.sandbox_pool import SandboxPool
-from llm_sandbox_nb.analysis.load import Loaded
 from llm_sandbox_nb.analysis.usage import times_of, tokens_of
 from llm_sandbox_nb.benchmark.attempt import Attempt, BoxOpener, HowToAsk, Opener, in_sandbox, with_one_reply
 from llm_sandbox_nb.benchmark.digests import same_question, signed
@@ -34,8 +33,6 @@ logger = logging.getLogger(__name__)
 _UNSAFE_CHARACTERS = re.compile(r"[^\w.-]+")
 _MAX_NAME_CHARACTERS = 60
 """Maximum characters of an id in a folder's name. A character has up to 4 bytes, and a name at most 255 bytes."""
-_OLD_ANSWER_CHARACTERS = 20_000
-"""Number of characters to which earlier versions cut a scored answer."""
 _NO_JUDGE = "no judge: name one with --judge_model"
 _FINAL_KINDS = ("data", "content_policy", "bad_request", SCORER)
 """Kinds of errors that another attempt would repeat, and that concern only one item."""
@@ -92,8 +89,9 @@ async def check_model(model: Model) -> None:
 class LocalBackend:
     """Backend that runs items in this process. The runs are recorded below `out`.
 
-    An item that fails is tried up to `attempts` times. With `reuse`, a sandbox serves many items and is reset between
-    them; see `SandboxPool`. The end of the `async with` block ends the workers of `scoring`.
+    An item that fails is tried up to `attempts` times, unless every attempt would fail in the same way. With `reuse`, a
+    sandbox serves many items and is reset between them; see `SandboxPool`. The end of the `async with` block ends the
+    workers of `scoring`.
     """
 
     def __init__(
@@ -178,7 +176,7 @@ class LocalBackend:
         trajectory = attempt.run.trajectory
         record_score(attempt.run.folder, trajectory, item.task.scorer, score)
         tokens = tokens_of(trajectory)
-        times = times_of(Loaded("", "", "journal", attempt.run.journal, trajectory))
+        times = times_of(trajectory)
         return Result(
             *item.key,
             score=score.value,
@@ -235,12 +233,9 @@ class Rescoring:
         Raises:
             FatalError: if the judge cannot be asked at all.
         """
+        if before.error_kind not in ANSWERED or not same_question(before, item.task, item.row):
+            return None
         answer = before.answer
-        cut = answer is not None and len(answer) == _OLD_ANSWER_CHARACTERS and not before.error_kind
-        if before.error_kind not in ANSWERED or cut:
-            return None
-        if not same_question(before, item.task, item.row):
-            return None
         if item.task.scorer == "judge":
             made = await judged(self.judge, item, replace(before, error_kind="", error=""), answer)
             return self._signed(made, before, item)

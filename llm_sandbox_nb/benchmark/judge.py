@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from llm_sandbox_nb.benchmark.normalisation import without_thinking
 from llm_sandbox_nb.benchmark.results import append_line, read_lines
@@ -51,12 +50,10 @@ _MAX_ANSWER_CHARACTERS = 20_000
 _HEAD_CHARACTERS = 4_000
 """Number of characters that are kept at the beginning of a long answer. The other kept characters are at its end."""
 
-Verdict = Literal["correct", "incorrect", "tie", "unknown"]
-
 
 @dataclass(frozen=True)
 class Judgement:
-    """Judgement of an answer. `key` identifies model, prompt, question, gold and answer. `repeat` counts from 0."""
+    """Judgement of an answer. `key` is a digest of the model, the prompt and the answer. `repeat` counts from 0."""
 
     key: str
     repeat: int
@@ -82,21 +79,16 @@ class JudgeOptions:
     max_tokens: int = 16_384
 
 
-def verdict_of(opinions: Iterable[Opinion]) -> Verdict:
-    """Return the verdict of the majority of opinions, or `unknown` if all opinions are without a verdict."""
-    opinions = list(opinions)
-    right, wrong = opinions.count("correct"), opinions.count("incorrect")
-    if not right + wrong:
-        return "unknown"
-    return "tie" if right == wrong else "correct" if right > wrong else "incorrect"
-
-
 def score_of(opinions: Iterable[Opinion]) -> Score:
-    """Return the share of correct verdicts as a score, which is None if there are no verdicts."""
+    """Return the share of correct verdicts as a score, which is None if there are no verdicts.
+
+    The detail begins with the verdict of the majority.
+    """
     opinions = list(opinions)
     right, wrong = opinions.count("correct"), opinions.count("incorrect")
     others = len(opinions) - right - wrong
-    detail = f"{verdict_of(opinions)}: {right} correct, {wrong} incorrect" + (
+    majority = "tie" if right == wrong else "correct" if right > wrong else "incorrect"
+    detail = f"{majority if right + wrong else 'unknown'}: {right} correct, {wrong} incorrect" + (
         f", {others} no verdict" if others else ""
     )
     return Score(right / (right + wrong) if right + wrong else None, detail)
@@ -245,9 +237,9 @@ class Agreement:
 
     answers: int
     pairs_agree: float | None
-    """Share of equal pairs among all pairs of verdicts on the same answer."""
+    """Share of equal pairs among all pairs of verdicts on the same answer. None if there are no pairs."""
     kappa: float | None
-    """Fleiss' kappa, the agreement of the verdicts beyond chance. None if all verdicts are equal."""
+    """Fleiss' kappa, the agreement of the verdicts beyond chance. None if all verdicts are equal, or without pairs."""
     ties: int
     no_verdict: int
     """Number of judgements without a verdict, including those whose requests failed."""

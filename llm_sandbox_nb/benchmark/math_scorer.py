@@ -381,7 +381,7 @@ def _expression(text: str) -> str:
 def _parsed(text: str) -> Any:
     """Parse a text with math-verify. Return None if math-verify does not read the whole text.
 
-    But the result lacks a unit that is not known, and the base of a number, such as `_2`.
+    But math-verify drops two parts without a failure: an unknown unit, and the base of a number, as `_2` in `101_2`.
     """
     from math_verify import LatexExtractionConfig, parse
 
@@ -394,7 +394,7 @@ def _parsed(text: str) -> Any:
 
 
 def _same_expressions(gold: str, stated: str) -> bool:
-    """Compare two expressions. Numbers are compared by relative difference, and others by math-verify."""
+    """Compare two expressions. Numbers are compared by relative difference, and other expressions by math-verify."""
     gold, stated, agree = _without_units(gold, stated)
     if not agree:
         return False

@@ -41,14 +41,14 @@ def tagged(text: str) -> str | None:
 
 
 def is_supposed(text: str, place: int) -> bool:
-    """Return True if a statement is part of a condition or a doubt, as in "if the answer is B"."""
+    """Return True if the statement at `place` is part of a condition or a doubt, as in "if the answer is B"."""
     before = text[max(0, place - _LOOKBACK_CHARACTERS) : place]
     ends = [end.end() for end in _SENTENCE_END.finditer(before)]
     return _SUPPOSED.search(before, ends[-1] if ends else 0) is not None
 
 
 def is_retracted(text: str, place: int) -> bool:
-    """Return True if a later phrase retracts the earlier text."""
+    """Return True if a phrase after `place` retracts the text before `place`."""
     return _RETRACTED.search(text, place) is not None
 
 
@@ -77,7 +77,7 @@ _STATED_ELSEWHERE = re.compile(
         (?=[\s*_`)\]}}"'$]*(?:[.!,;(\n]|:\s|\Z|-\s|{ANSWER_SUFFIX}(?![A-Za-z])|[{OTHER_SCRIPT}]))""",
     re.VERBOSE,
 )
-"""Matches statements in other languages. The English pattern is stricter, because "A" is often the article."""
+"""Matches statements in other languages. The pattern for English is stricter, because "A" is often the article."""
 _CHOSEN = re.compile(
     rf"""\b(?:I(?:['’](?:ll|d)|\s+(?:would|will))?\s+(?:choose|pick|select|go\s+(?:with|for)|say|answer|opt\s+for|vote\s+for)(?:\s+it(?:['’]s|\s+is))?
         |(?:I['’]m|I\s+am)\s+(?:choosing|picking|selecting|going\s+(?:with|for))|(?i:my\s+(?:pick|vote|guess|choice)\s+(?:is|would\s+be))
@@ -112,7 +112,8 @@ _NEXT = re.compile(
 )
 _ENDS = re.compile(r"\)\s|[*_`)\]}\"'”’$]*+(?:[.!:,;]|\s*\Z|\n|\s\()")
 _OPTION_MARK_PATTERN = re.compile(r"[.:)]\s|\s\(")
-"""Matches marks between a letter and the text of its option, or between a letter and a remark."""
+"""Matches the punctuation after an option's letter, before the option's text or a remark, as in "C. B > A" or
+"C (A is wrong)"."""
 _JOINING = re.compile(r"or|and|[/,&+]")
 _LISTED = re.compile(
     rf"^(?:[^\w\n]|_)*+(?:(?i:option|choice)\s+\(?)?([A-J]){_LETTER_END}(?:[^\S\n]*+(?:[.):\]|*_]|[-–—]\s|$))"
@@ -165,7 +166,7 @@ def find_letter(text: str, options: int = 10) -> str | None:
 
 def _again(text: str) -> str | None:
     """Return the letter after a correction, as in "B. Wait, no: it is C"."""
-    correction = last_correction(text, 0)
+    correction = last_correction(text)
     if correction is None:
         return None
     rest = re.sub(

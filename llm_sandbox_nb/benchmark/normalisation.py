@@ -1,6 +1,6 @@
 r"""Normalisation of gold answers and answers before any scorer compares them.
 
-`STEPS` lists the changes in order, each with an example. Numbers, units and words keep their meaning. For example, a
+`STEPS` lists the changes, each with an example. Numbers, units and words keep their meaning. For example, a
 superscript becomes a power, so that `3²` is never read as 32.
 """
 
@@ -126,7 +126,7 @@ def closing_brace(text: str, start: int) -> int:
 
 
 def boxes(text: str) -> list[str]:
-    r"""Return the contents of all `\boxed{...}` after the last correction ("Wait, no") between boxes."""
+    r"""Return the different contents of all `\boxed{...}` after the last correction ("Wait, no") between boxes."""
     found: list[str] = []
     place = 0
     while match := _BOX.search(text, place):
@@ -140,10 +140,10 @@ def boxes(text: str) -> list[str]:
     return found
 
 
-def last_correction(text: str, place: int) -> re.Match[str] | None:
-    """Return the match of the last correction ("Wait, no") after a place, before which the text does not count."""
+def last_correction(text: str) -> re.Match[str] | None:
+    """Return the match of the last correction ("Wait, no"), or None. The text before a correction does not count."""
     found = None
-    for match in _CORRECTED.finditer(text, place):
+    for match in _CORRECTED.finditer(text):
         if not match[0].lower().startswith("final"):
             found = match
     return found

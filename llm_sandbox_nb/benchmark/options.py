@@ -5,7 +5,16 @@ from __future__ import annotations
 import argparse
 
 from llm_sandbox_nb.options.parser import VALUES_FROM, Parser
-from llm_sandbox_nb.options.table import GROUPS, SETTINGS, Option, option, text, whole_number, yes_or_no
+from llm_sandbox_nb.options.table import (
+    GROUPS,
+    SETTINGS,
+    Option,
+    count,
+    option,
+    text,
+    whole_number,
+    yes_or_no,
+)
 
 MODES = ("sandbox", "llm")
 _EPILOG = f"""\
@@ -45,13 +54,6 @@ def contexts(value: object) -> tuple[str, ...]:
     return found
 
 
-def index(value: object) -> int:
-    """Parse a whole number of at least 0."""
-    if not str(value).isdigit():
-        raise ValueError("must be a whole number of at least 0")
-    return int(str(value))
-
-
 BENCHMARK_OPTIONS = (
     Option("data", "rows: a .jsonl, .json or .parquet file, a folder with TASK.jsonl, hf:OWNER/NAME/CONFIG, sample",
            metavar="PATH"),
@@ -63,7 +65,7 @@ BENCHMARK_OPTIONS = (
            aliases=("num_workers",), short="n"),
     Option("repeats", "how often each problem is run; rows with the same problem share this number, but each row is "
            "run at least once (default: the task's)", whole_number, metavar="N"),
-    Option("start_id", "number of the first row to run; the first row of the data is 0", index, 0, metavar="N"),
+    Option("start_id", "number of the first row to run; the first row of the data is 0", count, 0, metavar="N"),
     Option("end_id", "number of the row after the last row to run", whole_number, metavar="N"),
     Option("attempts", "how often an item is tried if it fails", whole_number, 2, metavar="N"),
     Option("retry_errors", "run items again that failed in an earlier start", yes_or_no, True, metavar="BOOL"),

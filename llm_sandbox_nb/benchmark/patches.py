@@ -145,7 +145,7 @@ async def _paths(box: Sandbox, patch: str) -> list[str]:
 
 
 async def _steers(box: Sandbox, path: str, in_base: bool) -> bool:
-    """Return True if the settings of pytest in a pyproject.toml differ from the base."""
+    """Return True if the settings of pytest in a pyproject.toml differ from the base, or the file cannot be read."""
     before = await _git(box, f"show {shlex.quote(f'HEAD:{path}')}") if in_base else []
     try:
         now = (await box.read_file(path)).decode("utf-8", "replace")

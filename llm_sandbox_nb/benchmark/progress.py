@@ -18,7 +18,7 @@ _MAX_NOTES = 3
 class CellProgress:
     """Progress of a task in one mode. Times are in seconds, and count this start only.
 
-    `done` also counts results of earlier starts.
+    `done`, `errors`, `tokens`, `cost` and `score` also count results of earlier starts.
     """
 
     task: str
@@ -56,9 +56,8 @@ class _Cell:
         shown.tokens += result.prompt_tokens + result.model_tokens + result.environment_tokens
         shown.cost = None if shown.cost is None or result.cost is None else shown.cost + result.cost
         if result.score is not None:
-            problem = result.problem or result.item
-            total, number = self.scores.get(problem, (0.0, 0))
-            self.scores[problem] = total + result.score, number + 1
+            total, number = self.scores.get(result.problem, (0.0, 0))
+            self.scores[result.problem] = total + result.score, number + 1
 
 
 class Progress:

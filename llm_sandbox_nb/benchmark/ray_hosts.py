@@ -225,14 +225,6 @@ class RayHosts:
         await asyncio.sleep(1)
 
 
-def make_actor(kind: type, at_once: int) -> Any:
-    """Start an actor anywhere in the connected cluster. The actor ends when its last handle is deleted."""
-    import ray
-
-    actor: Any = ray.remote(kind)
-    return actor.options(num_cpus=0, max_concurrency=at_once).remote()
-
-
 async def _ready(host: _Host) -> bool:
     """Return True as soon as an actor can be used, and False if the actor cannot start or its node has died.
 
@@ -295,20 +287,12 @@ def _line(error: BaseException, index: int) -> str:
     return (lines or [type(error).__name__])[index][:300]
 
 
-def own_folder() -> tuple[Path, int]:
-    """Make a folder for the records of an actor. The folder's lock file shows that the actor's process is running.
-
-    Return the folder and the descriptor of the lock file.
-    """
-    return make_owned_folder(_PREFIX, _LOCK)
-
-
 class NodeActor:
     """Base class of a node's actor, with a folder for records. `close` cancels the running calls."""
 
     def __init__(self) -> None:
         remove_left_folders(_PREFIX, _LOCK)
-        self._folder, self._lock = own_folder()
+        self._folder, self._lock = make_owned_folder(_PREFIX, _LOCK)
         self._running: set[asyncio.Task[Any]] = set()
         self._closing = False
 

@@ -7,7 +7,8 @@ intervals.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from typing import Any
 
 from llm_sandbox_nb.analysis.usage import Times, throughput
 from llm_sandbox_nb.benchmark.judge import agreement, read_judgements
-from llm_sandbox_nb.benchmark.results import ANSWERED, Result, ResultsError, count_errors
+from llm_sandbox_nb.benchmark.results import ANSWERED, Result, ResultsError
 from llm_sandbox_nb.benchmark.results_folder import counted_results, read_plan
 from llm_sandbox_nb.benchmark.spent import Spent, spent_in
 from llm_sandbox_nb.benchmark.statistics import paired, passes, score_interval
@@ -32,43 +33,18 @@ LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
 """Stop reasons of runs that reached a limit. Their answers count."""
 
 
-def problem_of(result: Result) -> str:
-    """Return a key for the problem of a result. All repeats and copies of a problem have the same key.
-
-    Results of earlier package versions have no problem digest. Their key is the row's id.
-    """
-    return result.problem or result.item
+def item_scores(results: Iterable[Result]) -> dict[str, float]:
+    """Return the mean score of each problem over its repeats. Failed and unscored results do not count."""
+    return {problem: sum(scores) / len(scores) for problem, scores in repeat_scores(results).items()}
 
 
-def item_of(result: Result) -> str:
-    return result.item
-
-
-def item_scores(results: Iterable[Result], group: Callable[[Result], str] = problem_of) -> dict[str, float]:
-    """Return the mean score of each problem over its repeats, by the key that `group` returns.
-
-    Failed and unscored results do not count.
-    """
-    return {item: sum(scores) / len(scores) for item, scores in repeat_scores(results, group).items()}
-
-
-def repeat_scores(
-    results: Iterable[Result], group: Callable[[Result], str] = problem_of
-) -> dict[str, list[float]]:
-    """Return the scores of each problem, one for each scored repeat, by the key that `group` returns."""
+def repeat_scores(results: Iterable[Result]) -> dict[str, list[float]]:
+    """Return the scores of each problem, one for each scored repeat."""
     found: dict[str, list[float]] = {}
     for result in results:
         if result.score is not None and not result.error_kind:
-            found.setdefault(group(result), []).append(result.score)
+            found.setdefault(result.problem, []).append(result.score)
     return found
-
-
-def common_group(*sides: Iterable[Result]) -> Callable[[Result], str]:
-    """Return the function that computes the key by which results of different `sides` are matched.
-
-    The key is the problem if all results have a problem, and the id of the row otherwise.
-    """
-    return problem_of if all(result.problem for side in sides for result in side) else item_of
 
 
 def cell_row(
@@ -85,7 +61,7 @@ def cell_row(
         "task": task,
         "mode": mode,
         "prompts": next((result.prompts for result in results if result.prompts), "own"),
-        "items": len({problem_of(result) for result in results}),
+        "items": len({result.problem for result in results}),
         "results": len(results),
         "planned": max(planned, len(results)),
         "scored": sum(result.score is not None for result in good),
@@ -125,8 +101,7 @@ def compare(
 
     The delta is the mean score of `first` minus the mean score of `second`. Return None if there are no common items.
     """
-    group = common_group(first[1], second[1])
-    ours, theirs = item_scores(first[1], group), item_scores(second[1], group)
+    ours, theirs = item_scores(first[1]), item_scores(second[1])
     found = paired(ours, theirs)
     if found is None:
         return None
@@ -141,21 +116,21 @@ def compare(
         "better": found.better,
         "worse": found.worse,
         "p": found.p,
-        "token_ratio": _ratio(_tokens(first[1], common, group), _tokens(second[1], common, group)),
+        "token_ratio": _ratio(_tokens(first[1], common), _tokens(second[1], common)),
     }
 
 
-def _tokens(results: Iterable[Result], items: Iterable[str], group: Callable[[Result], str]) -> float:
-    """Return the sum over the items of the mean token count of an item's repeats.
+def _tokens(results: Iterable[Result], problems: Iterable[str]) -> float:
+    """Return the sum over the problems of the mean token count of a problem's repeats.
 
     The history of a conversation counts once.
     """
-    wanted = set(items)
+    wanted = set(problems)
     found: dict[str, list[int]] = {}
     for result in results:
-        if group(result) in wanted and not result.error_kind:
+        if result.problem in wanted and not result.error_kind:
             total = result.prompt_tokens + result.model_tokens + result.environment_tokens
-            found.setdefault(group(result), []).append(total)
+            found.setdefault(result.problem, []).append(total)
     return sum(sum(counts) / len(counts) for counts in found.values())
 
 
@@ -190,7 +165,7 @@ def compare_folders(out: Path, other: Path) -> dict[str, Any]:
     `left_out` in the result is the number of items whose rows differ between the folders.
 
     Raises:
-        ResultsError: if a folder has no results, or the folders have no task and mode in common.
+        ResultsError: if a folder has no results, or the folders have no scored item in common.
     """
     sides: list[dict[tuple[str, str], list[Result]]] = []
     for folder in (out, other):
@@ -208,8 +183,7 @@ def compare_folders(out: Path, other: Path) -> dict[str, Any]:
         left_out += len(others)
         ours, theirs = ([result for result in side if result.item not in others] for side in (first, second))
         if row := compare(f"{task}/{mode}", (names[0], ours), (names[1], theirs)):
-            group = common_group(ours, theirs)
-            scores = item_scores(ours, group), item_scores(theirs, group)
+            scores = item_scores(ours), item_scores(theirs)
             common = scores[0].keys() & scores[1].keys()
             means = {
                 name: _mean([side[item] for item in common])
@@ -223,10 +197,8 @@ def compare_folders(out: Path, other: Path) -> dict[str, Any]:
 
 def _other_rows(first: Iterable[Result], second: Iterable[Result]) -> set[str]:
     """Return the ids that stand for different rows in the two folders."""
-    known = {result.item: result.row for result in second if result.row}
-    return {
-        result.item for result in first if result.row and known.get(result.item, result.row) != result.row
-    }
+    known = {result.item: result.row for result in second}
+    return {result.item for result in first if known.get(result.item, result.row) != result.row}
 
 
 def _megabytes(name: str, values: Iterable[int | None]) -> dict[str, float | None]:
@@ -259,11 +231,12 @@ _COLUMN_TITLES = {
 }  # fmt: skip
 _NOTE = (
     "Scores are means over items. An item is one problem, and its score is the mean of its repeats. Intervals are 95 "
-    "%: Wilson's if each score is 0 or 1, and otherwise the bootstrap's over items. A single item has no interval. "
-    "Scored: how many of the planned results have a score. Errors are failures of model, engine, network or scorer, "
-    "and do not count in scores. Stopped at a limit: the answers of such runs count. Cut off: results with a reply "
-    "that broke off twice and was accepted incomplete. Unscored: results without a verdict. Tokens count the history "
-    "of a conversation once. Spent counts all attempts, including lost attempts. p: McNemar's exact test."
+    "%: Wilson's if each score is 0 or 1 or all scores are equal, and otherwise the bootstrap's over items. A single "
+    "item has no interval. Scored: how many of the planned results have a score. Errors are failures of model, engine,"
+    " network or scorer, and do not count in scores. Stopped at a limit: the answers of such runs count. Cut off: "
+    "results with a reply that broke off twice and was accepted incomplete. Unscored: results without a verdict. "
+    "Tokens count the history of a conversation once. Spent counts all attempts, including lost attempts. p: McNemar's"
+    " exact test."
 )
 
 
@@ -280,7 +253,7 @@ def summary(out: Path) -> dict[str, Any]:
     return {
         "cells": cells,
         "comparisons": comparisons,
-        "errors": count_errors(results),
+        "errors": dict(sorted(Counter(one.error_kind for one in results if one.error_kind).items())),
         "error_examples": {
             result.error_kind: result.error for result in reversed(results) if result.error_kind
         },
@@ -437,7 +410,7 @@ def _tables(found: Mapping[str, Any], columns: Sequence[str]) -> str:
     return "\n".join(parts)
 
 
-def as_html(out: Path, found: Mapping[str, Any], title: str = "Benchmark") -> str:
+def as_html(out: Path, found: Mapping[str, Any]) -> str:
     """Return the report as an HTML page, with plots of the runs' behaviour."""
     from llm_sandbox_nb.analysis import plots
     from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame
@@ -463,7 +436,7 @@ def as_html(out: Path, found: Mapping[str, Any], title: str = "Benchmark") -> st
         parts += ["<h2>What the runs did</h2>", plots.svg_of(plots.capability_figure(groups)),
                   table(groups, ["group", "runs", "turns_mean", *rates, "barren_share", "wandering_runs"]),
                   plots.svg_of(plots.token_figure(groups))]  # fmt: skip
-    return page(title, "\n".join(parts))
+    return page("Benchmark", "\n".join(parts))
 
 
 def _rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:

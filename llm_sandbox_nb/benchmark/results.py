@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -67,7 +67,7 @@ class Result:
     run: str = ""
     """The run's folder, relative to the folder of all results."""
     row: str = ""
-    """`Row.digest` of the item's row. This field and the next fields are empty in results of earlier versions."""
+    """`Row.digest` of the item's row."""
     question: str = ""
     prompt: str = ""
     scorer: str = ""
@@ -107,7 +107,7 @@ def read_results(out: Path) -> list[Result]:
 
 
 def all_results(out: Path) -> Iterator[Result]:
-    """Yield all results, including replaced results of the same item."""
+    """Yield all results, including results that a later result of the same item replaces."""
     for path in sorted(out.glob(f"*/*/{FILE}")):
         info = path.stat()
         yield from _results_in(path, info.st_size, info.st_mtime_ns)
@@ -115,7 +115,8 @@ def all_results(out: Path) -> Iterator[Result]:
 
 @lru_cache(maxsize=32)
 def _results_in(path: Path, size: int, changed: int) -> tuple[Result, ...]:
-    """Read the results of a file. They are cached until the file changes, because a start reads the file several times.
+    """Read the results of a file. They are cached until the file changes, because the start of a benchmark reads
+    each file several times.
 
     `size` and `changed` are the size of the file in bytes and its modification time, and are only keys of the cache.
     """
@@ -129,7 +130,7 @@ def _result(path: Path, record: dict[str, Any]) -> Result:
         ResultsError: if a field is missing or has a wrong type.
     """
     known = {key: value for key, value in record.items() if key in _FIELDS}
-    missing = [name for name in ("task", "mode", "item", "repeat") if name not in known]
+    missing = [name for name in ("task", "mode", "item", "repeat", "problem") if name not in known]
     wrong = [name for name, value in known.items() if not _fits(_FIELDS[name], value)]
     if missing or wrong:
         reason = f"it has no {missing[0]}" if missing else f"its {wrong[0]} is {known[wrong[0]]!r}"
@@ -147,16 +148,11 @@ def _fits(kind: str, value: Any) -> bool:
     return isinstance(value, int if "int" in kind else str) and not isinstance(value, bool)
 
 
-def count_errors(results: Iterable[Result]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for result in results:
-        if result.error_kind:
-            counts[result.error_kind] = counts.get(result.error_kind, 0) + 1
-    return dict(sorted(counts.items()))
-
-
 def append_line(path: Path, record: object) -> None:
-    """Append a record as a JSON line. The line is a single write, so a crash leaves at most one incomplete line."""
+    """Append a record as a JSON line.
+
+    If the process is killed meanwhile, only this line can be incomplete. The next call ends the incomplete line.
+    """
     data = (json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8", "replace")
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from llm_sandbox_nb.benchmark.results import CONFIG, Key, Result, ResultsError, read_results
 from llm_sandbox_nb.trajectory.whole_file import write_whole
+from llm_sandbox_nb.windows import NOT_INHERITED, try_lock
 
 LOCK = "lock"
 PLAN = "plan"
@@ -48,15 +47,13 @@ class FolderLock:
 
     def __init__(self, out: Path) -> None:
         path = out / LOCK
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | NOT_INHERITED, 0o644)
+        if not try_lock(self._file):
             os.close(self._file)
             holder = path.read_text("utf-8", "replace").strip() or "another process"
             raise ResultsError(
                 f"Another start works in {out} ({holder[:100]}): wait for its end, or choose another --out."
-            ) from error
+            )
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
@@ -69,9 +66,7 @@ class FolderLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.release()
 
 
@@ -131,7 +126,7 @@ def _write_config(out: Path, config: dict[str, Any]) -> None:
 
 
 def read_plan(out: Path) -> list[PlannedCell]:
-    """Read the plan of a folder, with a cell for each task and mode. Folders of earlier package versions have no cells.
+    """Read the plan of a folder, with a cell for each task and mode.
 
     Raises:
         ResultsError: if `config.json` cannot be read.
@@ -164,6 +159,8 @@ def add_to_plan(out: Path, cells: Iterable[PlannedCell], rows: Mapping[str, Iter
 
 def counted_results(out: Path) -> list[Result]:
     """Return the newest result of each planned item, without results of rows that were removed from the data.
+
+    Of a task and mode that are not in the plan, return the newest result of each item.
 
     Raises:
         ResultsError: if a file cannot be read, or holds a line that is not a result.

@@ -83,7 +83,8 @@ def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | 
     """Make a row from a record. `names` maps this package's column names to the column names in the data.
 
     Raises:
-        DataError: if the problem is missing or empty, or `input_files` is not a mapping of names to texts.
+        DataError: if the problem is missing or empty, the id or problem is a list or mapping, or `input_files` is not a
+            mapping of plain relative names to texts.
     """
     names = names or {}
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.run_options import OPTION_DEFAULTS
@@ -36,6 +36,7 @@ from llm_sandbox_nb.options.table import LIMIT_OPTIONS, MODEL_OPTIONS, SANDBOX_O
 from llm_sandbox_nb.options.values import fields_of, sandbox_options
 from llm_sandbox_nb.sandbox.open import OpeningSandbox, open_sandbox
 
+_T = TypeVar("_T")
 SAMPLING_VALUES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _RUN_OPTIONS = {
     option.sets: option.name for option in (*MODEL_OPTIONS, *LIMIT_OPTIONS) if option.sets in OPTION_DEFAULTS
@@ -113,7 +114,10 @@ class Runner:
         )
 
     def open_items(self, items: Iterable[Item]) -> list[Item]:
-        """Return the items that have no result, a failed or unscored result, or a score of an outdated scorer."""
+        """Return the items that have no result, a failed or unscored result, or a score of an outdated scorer.
+
+        If `retry_errors` is False, items with a failed result are left out.
+        """
         results = {result.key: result for result in read_results(self.options.out)}
         return [item for item in items if self._is_open(item, results.get(item.key))]
 
@@ -134,7 +138,7 @@ class Runner:
                 return True
         elif result.score is None:
             return True
-        return bool(result.scorer) and result.scorer != scorer_digest(item.task, item.row, self.judge)
+        return result.scorer != scorer_digest(item.task, item.row, self.judge)
 
     async def run(self, items: Iterable[Item]) -> list[Result]:
         """Run the open items, and return their results. If this coroutine is cancelled, the running items end cleanly.
@@ -160,7 +164,7 @@ class Runner:
         if not workers:
             return results
         async with self.backend as backend:
-            await _together(work(backend) for _ in range(workers))
+            await together(work(backend) for _ in range(workers))
         return results
 
     async def _check_scorers(self, items: list[Item]) -> None:
@@ -202,7 +206,7 @@ class Runner:
                     self.on_begin(item)
                     self._keep(scored)
 
-        await _together(work() for _ in range(min(self.options.workers, len(waiting))))
+        await together(work() for _ in range(min(self.options.workers, len(waiting))))
         return [item for item in items if item.key not in done]
 
     async def _do(self, item: Item, backend: Backend) -> Result:
@@ -224,12 +228,15 @@ class Runner:
         self.on_result(result)
 
 
-async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all coroutines concurrently. The first failure cancels the other coroutines, and is raised."""
+async def together(work: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Run all coroutines concurrently, and return their results in order.
+
+    The first failure cancels the other coroutines, and is raised.
+    """
     try:
         async with asyncio.TaskGroup() as group:
-            for coroutine in work:
-                group.create_task(coroutine)
+            tasks = [group.create_task(coroutine) for coroutine in work]
+        return [task.result() for task in tasks]
     except BaseExceptionGroup as group_error:
         first: BaseException = group_error
         while isinstance(first, BaseExceptionGroup):

@@ -15,7 +15,7 @@ from llm_sandbox_nb.benchmark.math_scorer import is_one_value, math_equal
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, NO_GOLD, Score, exact, letter, rouge_l, set_f1
 from llm_sandbox_nb.errors import LLMSandboxError
 
-if TYPE_CHECKING:  # an import of this module would take most of the time in which a scoring worker starts
+if TYPE_CHECKING:  # an import of `rows` would take most of the time in which a scoring worker starts
     from llm_sandbox_nb.benchmark.rows import Row
 
 RowRule = Callable[[str, str, Mapping[str, Any]], Score]
@@ -120,9 +120,6 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
     function = None if scorer in RULES else load_scorer(Path(scorer))
     parameters = list(inspect.signature(function).parameters) if function is not None else []
     by_files = "output_files" in parameters
-    # The value may be NaN, because some callers pass the column of a table unchanged.
-    if gold is None or gold != gold:
-        gold = ""
     if not by_files and (answer is None or not answer.strip()):
         return NO_ANSWER
     answer = answer or ""

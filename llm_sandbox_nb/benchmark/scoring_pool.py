@@ -23,7 +23,7 @@ _PIPE_SECONDS = 5.0
 
 
 def row_columns(row: Row) -> dict[str, Any]:
-    """Return the columns of a row that a task's Python files receive: all except the gold answer, by published name."""
+    """Return the columns of a row for a task's Python files, by published name. The gold answer is not included."""
     columns: dict[str, Any] = json.loads(json.dumps(dict(row.extra), default=str))
     return columns | {
         "id": row.id,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_sandbox_nb.analysis.load import Loaded
 from llm_sandbox_nb.analysis.usage import times_of, tokens_of
 from llm_sandbox_nb.benchmark.results import Result, all_results
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
@@ -52,5 +51,5 @@ def _add_lost(cell: Spent, journal: Path) -> None:
     if not any(step.replied for step in trajectory.steps):
         return
     tokens = tokens_of(trajectory)
-    times = times_of(Loaded("", "", "journal", journal, trajectory))
+    times = times_of(trajectory)
     cell.add(tokens.billed, tokens.cost, times.wall or times.model + (times.tools or 0.0))

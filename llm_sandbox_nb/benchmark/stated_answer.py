@@ -99,7 +99,7 @@ def stated_values(text: str, read: Reader) -> list[str]:
     text = _MARKUP.sub("", _ALIGNED.sub("", text)).strip()
     for _ in range(2):
         text = text[:-100] + _CLOSING_PATTERN.sub("", text[-100:]).rstrip()
-    correction = last_correction(text, 0)
+    correction = last_correction(text)
     if correction is not None and (again := _corrected_answer(text, correction.end(), read)):
         return [again]
     last_line = text.rpartition("\n")[2]
@@ -117,7 +117,7 @@ def stated_values(text: str, read: Reader) -> list[str]:
 def stated_text(text: str, read: Reader) -> list[str]:
     """Return an answer in words after a correction, "the answer is" or the last verb, or from the last line."""
     text = _MARKUP.sub("", text).strip()
-    correction = last_correction(text, 0)
+    correction = last_correction(text)
     if correction is not None:
         again = _corrected_answer(text, correction.end(), read)
         return [again] if again else []

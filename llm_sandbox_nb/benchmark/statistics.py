@@ -1,8 +1,8 @@
 """Confidence intervals of scores, and tests of the difference between two sets of scores.
 
-Shares of right answers have Wilson's interval. All other means have the bootstrap interval over items. Two sets of
-scores on the same items are compared by McNemar's exact test and the paired bootstrap. Repeated items have pass@k and
-pass^k.
+Shares of right answers, and means of equal scores, have Wilson's interval. All other means have the bootstrap interval
+over items. Two sets of scores on the same items are compared by the paired bootstrap and, if each score is 0 or 1, by
+McNemar's exact test. Repeated items have pass@k and pass^k.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Interval:
 def score_interval(values: Sequence[float]) -> Interval | None:
     """Return the mean of scores from 0 to 1 with its interval, or None if there are no scores.
 
-    If all scores are 0 or 1, or all scores are equal, the interval is Wilson's. Otherwise it is the bootstrap interval.
+    A single score has no bounds. If each score is 0 or 1, or if all scores are equal, the interval is Wilson's.
+    Otherwise it is the bootstrap interval.
     """
     if not values:
         return None
@@ -57,7 +58,7 @@ def wilson(share: float, number: int) -> tuple[float, float]:
     return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
-def bootstrap(values: Sequence[float], resamples: int = RESAMPLES) -> Interval | None:
+def bootstrap(values: Sequence[float]) -> Interval | None:
     """Return the mean of `values` with its percentile interval, or None if there are no values.
 
     The values are resampled with replacement.
@@ -71,9 +72,9 @@ def bootstrap(values: Sequence[float], resamples: int = RESAMPLES) -> Interval |
     if len(data) == 1 or data.min() == data.max():
         return Interval(mean)
     chance = numpy.random.default_rng(SEED)
-    batches = [min(_BATCH_RESAMPLES, resamples - start) for start in range(0, resamples, _BATCH_RESAMPLES)]
+    size = (_BATCH_RESAMPLES, len(data))
     means = numpy.concatenate([
-        data[chance.integers(0, len(data), size=(size, len(data)))].mean(axis=1) for size in batches
+        data[chance.integers(0, len(data), size=size)].mean(axis=1) for _ in range(RESAMPLES // _BATCH_RESAMPLES)
     ])  # fmt: skip
     low, high = numpy.percentile(means, [2.5, 97.5])
     return Interval(mean, float(low), float(high))
@@ -83,7 +84,8 @@ def bootstrap(values: Sequence[float], resamples: int = RESAMPLES) -> Interval |
 class Paired:
     """Comparison of two sets of scores over their common items.
 
-    `better` is the number of items whose first score is higher, and `worse` of items whose first score is lower.
+    `better` is the number of items whose first score is higher. `worse` is the number of items whose first score is
+    lower.
     """
 
     items: int

@@ -121,13 +121,14 @@ async def score_patch(
 ) -> Score:
     """Score 1 if a report shows that all required tests ran and passed with the patch, and 0 otherwise.
 
-    After the patch, the row's tests are added, and files that affect test outcomes are restored, so that the patch
-    cannot change them; see `patches` and `evidence`. `timeout` is the maximum seconds for all tests together. If the
+    After the patch, files that affect test outcomes are restored, so that the patch cannot change them, and the row's
+    tests are added; see `patches` and `evidence`. `timeout` is the maximum seconds for all tests together. If the
     row's tests cannot be added, the patch is unscored. If the tests cannot run without the patch either, the score is
     marked as failed.
 
     Raises:
-        DataError: if the row's tests are not lists, or the repository or commit does not exist.
+        DataError: if the row's tests are not lists, its `test_evidence` is unknown, or the repository or commit does
+            not exist.
     """
     tests = tests_of(row)
     if patch is None or not patch.strip():

@@ -142,7 +142,7 @@ def _items(text: str, joined: bool) -> set[str]:
 def rouge_l(answer: str, gold: str) -> Score:
     """Score the F-measure of ROUGE-L with stemming, which Google's package computes. Equal texts score 1.
 
-    Texts in all scripts are split into words. Only scripts without blanks, such as Chinese, are split into characters.
+    Texts in all scripts are split into words. In scripts without blanks, such as Chinese, each character is a word.
     """
     answer, gold = normalised(answer), normalised(gold)
     if boxed := boxes(answer):

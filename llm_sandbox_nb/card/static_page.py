@@ -10,7 +10,7 @@ from llm_sandbox_nb.card.text import card_file
 
 _PROGRAMS = ("script", "iframe", "frame", "object", "embed")
 _REMOVED = (*_PROGRAMS, "noscript", "template")
-"""Elements that are removed with their content; other forbidden elements leave their content behind."""
+"""Elements that are removed with their content. Of other forbidden elements, the content stays in the page."""
 _ADDRESSES = frozenset(["href", "xlink:href", "src"])
 _EMBEDDED_PATTERN = re.compile(r"\s*(?:#|data:(?:image|audio|video|font)/)", re.IGNORECASE)
 """Matches the allowed addresses: places in the page itself, and embedded pictures, sound, video and fonts."""
@@ -20,12 +20,13 @@ _ROOT_ATTRIBUTES = ("class", "id", "style", "lang", "dir", "bgcolor", "text")
 
 
 def static_page(text: str) -> tuple[str, bool]:
-    """Remove the scripts of an HTML or SVG file. Return the page, which needs a policy, and True if scripts were found.
+    """Remove the scripts of an HTML or SVG file. Return the cleaned page, and True if scripts were found.
 
-    Nothing in the result runs, loads or navigates. Attributes with an address outside the page are removed, because
-    a policy and a sandbox are not enough: Chromium looks up the host of a frame, form or link, and connects to it,
-    before the policy refuses the address, so a host name could contain secret data. The view does the same in
-    `labextension/src/artifacts/static-page.ts`.
+    The caller must show the page under a content security policy that forbids loading, because styles can contain
+    addresses. Then nothing in the page runs, loads or navigates. Attributes with an address outside of the page are
+    removed, because a policy and a sandbox are not enough: Chromium looks up the host of a frame, form or link, and
+    connects to it, before the policy refuses the address, so a host name could contain secret data. The view cleans
+    pages in the same way, in `labextension/src/artifacts/static-page.ts`.
     """
     import nh3
 

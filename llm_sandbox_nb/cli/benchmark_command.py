@@ -123,7 +123,6 @@ class ProgressLine:
             print(f"{progress.before} of {progress.total} were done before.", file=sys.stderr)
 
     def __call__(self, result: Result) -> None:
-        """Add a result."""
         self.progress.ended(result)
         now = time.monotonic()
         if self._terminal or now - self._printed >= 30 or self.progress.done == self.progress.total:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import h11
+import httpx
 
 from llm_sandbox_nb.mcp_server.messages import (
     INTERNAL_ERROR,
@@ -22,7 +22,6 @@ from llm_sandbox_nb.mcp_server.messages import (
     read_message,
 )
 
-_PIECE_BYTES = 64 * 1024
 _LIST_TIMEOUT = 3.0
 """Maximum seconds to wait until a server has listed its open notebooks."""
 
@@ -53,9 +52,10 @@ async def _open_at(file: Path, wanted: Path | None) -> list[OpenNotebook]:
         info = json.loads(file.read_bytes())
         url, token, root = str(info["url"]), str(info.get("token") or ""), Path(str(info["root_dir"]))
         async with asyncio.timeout(_LIST_TIMEOUT):
-            status, body = await _get(f"{url}llm-sandbox/api/runs", token)
-        runs = json.loads(body)["runs"] if status == 200 else []
-    except (OSError, ValueError, KeyError, TypeError, TimeoutError, h11.ProtocolError):
+            async with _answered("GET", f"{url}llm-sandbox/api/runs", token, {}) as response:
+                body = await response.aread()
+        runs = json.loads(body)["runs"] if response.status_code == 200 else []
+    except (OSError, ValueError, KeyError, TypeError, TimeoutError, httpx.HTTPError, httpx.InvalidURL):
         return []
     found: dict[str, OpenNotebook] = {}
     for run in runs:
@@ -112,7 +112,7 @@ class Bridge:
         try:
             async for answer in self._answers(line, message):
                 self._write(answer)
-        except (OSError, h11.ProtocolError, ValueError) as error:
+        except (OSError, httpx.HTTPError, ValueError) as error:
             if message.id is not None and message.method:
                 text = f"The Jupyter server does not answer ({type(error).__name__}): is it still running?"
                 self._write(McpError(INTERNAL_ERROR, text).to_json(message.id))
@@ -127,86 +127,47 @@ class Bridge:
                 headers["Mcp-Name"] = str(message.params.get("name", ""))
         elif self._session and message.method != "initialize":
             headers |= {"Mcp-Session-Id": self._session, "MCP-Protocol-Version": self._version}
-        async with _Request(self._opened.url, self._opened.token, "POST", headers, line.strip()) as request:
-            if session := request.headers.get("mcp-session-id"):
+        async with _answered("POST", self._opened.url, self._opened.token, headers, line.strip()) as response:
+            if session := response.headers.get("mcp-session-id"):
                 self._session = session
-            if request.headers.get("content-type", "").startswith("text/event-stream"):
-                async for event in request.events():
+            if response.headers.get("content-type", "").startswith("text/event-stream"):
+                async for event in _events(response):
                     yield json.loads(event)
                 return
-            body = json.loads(await request.body() or b"null")
+            body = json.loads(await response.aread() or b"null")
         if not message.method or message.id is None:
             return
         if message.method == "initialize" and isinstance(body, dict) and "result" in body:
             self._version = str(body["result"].get("protocolVersion", ""))
         if not isinstance(body, dict) or "jsonrpc" not in body:
             said = str(body.get("message", "")) if isinstance(body, dict) else ""
-            yield McpError(INTERNAL_ERROR, said or f"The server answers {request.status}.").to_json(
+            yield McpError(INTERNAL_ERROR, said or f"The server answers {response.status_code}.").to_json(
                 message.id
             )
         else:
             yield body
 
 
-async def _get(url: str, token: str) -> tuple[int, bytes]:
-    async with _Request(url, token, "GET", {}, b"") as request:
-        return request.status, await request.body()
+@contextlib.asynccontextmanager
+async def _answered(
+    method: str, url: str, token: str, headers: dict[str, str], body: bytes = b""
+) -> AsyncIterator[httpx.Response]:
+    """Send a request, and yield the answer, whose body may still come. The connection closes at the end."""
+    if token:
+        headers = {**headers, "Authorization": f"Bearer {token}"}
+    certificates = ssl.create_default_context() if url.startswith("https:") else False
+    async with (
+        httpx.AsyncClient(timeout=None, trust_env=False, verify=certificates) as client,
+        client.stream(method, url, headers=headers, content=body) as response,
+    ):
+        yield response
 
 
-class _Request:
-    """An HTTP request on a separate connection, which closes with the request."""
-
-    def __init__(self, url: str, token: str, method: str, headers: dict[str, str], body: bytes) -> None:
-        self._url = urlsplit(url)
-        sent = {"Host": self._url.netloc, "Connection": "close", **headers}
-        if token:
-            sent["Authorization"] = f"Bearer {token}"
-        if method == "POST":
-            sent["Content-Length"] = str(len(body))
-        self._request = h11.Request(method=method, target=self._url.path, headers=list(sent.items()))
-        self._body = body
-        self._h11 = h11.Connection(h11.CLIENT)
-        self._writer: asyncio.StreamWriter | None = None
-        self.status = 0
-        self.headers: dict[str, str] = {}
-
-    async def __aenter__(self) -> _Request:
-        secure = self._url.scheme == "https"
-        host, port = self._url.hostname or "", self._url.port or (443 if secure else 80)
-        context = ssl.create_default_context() if secure else None
-        self._reader, self._writer = await asyncio.open_connection(host, port, ssl=context)
-        for event in (self._request, *([h11.Data(self._body)] if self._body else []), h11.EndOfMessage()):
-            self._writer.write(self._h11.send(event) or b"")
-        await self._writer.drain()
-        event = await self._next()
-        if not isinstance(event, h11.Response):
-            raise h11.RemoteProtocolError("no response")
-        self.status = event.status_code
-        self.headers = {name.decode().lower(): value.decode("latin-1") for name, value in event.headers}
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-    async def _next(self) -> Any:
-        while (event := self._h11.next_event()) is h11.NEED_DATA:
-            self._h11.receive_data(await self._reader.read(_PIECE_BYTES))
-        return event
-
-    async def _pieces(self) -> AsyncIterator[bytes]:
-        while isinstance(event := await self._next(), h11.Data):
-            yield bytes(event.data)
-
-    async def body(self) -> bytes:
-        """Return the body of the answer."""
-        return b"".join([piece async for piece in self._pieces()])
-
-    async def events(self) -> AsyncIterator[bytes]:
-        """Yield the data of each server-sent event in the answer."""
-        rest = b""
-        async for piece in self._pieces():
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                if line.startswith(b"data: "):
-                    yield line.removeprefix(b"data: ")
+async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Yield the data of each server-sent event. `aiter_lines` also splits at characters within the data."""
+    rest = b""
+    async for piece in response.aiter_bytes():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data: "):
+                yield line.removeprefix(b"data: ")

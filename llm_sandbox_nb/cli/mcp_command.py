@@ -21,7 +21,7 @@ _NEW_SANDBOX_OPTIONS = ("isolation", "profile", "image", "network")
 
 
 class LocalHost:
-    """Host that executes calls in a sandbox of this process."""
+    """A `ToolHost` that executes calls in a sandbox of this process."""
 
     principal = "stdio"
 
@@ -31,7 +31,6 @@ class LocalHost:
     async def call(
         self, tool: str, arguments: dict[str, Any], client: ClientFacts, agreed: str
     ) -> dict[str, Any]:
-        """See `ToolHost.call`."""
         found: dict[str, Any] = await self._calls.call(
             tool, arguments, f"{client.name} {client.version}".strip(), agreed, self.principal
         )

@@ -116,7 +116,6 @@ def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
 
 
 def exit_code_of(run: Run) -> int:
-    """Return the exit code for the end of a run and its check."""
     return exit_code(run.stop_reason, run.trajectory.state(live=False).check)
 
 

@@ -21,10 +21,13 @@ _MAX_COUNT = 2**53  # floats hold larger whole numbers inexactly
 
 
 def parse_json(data: bytes) -> Any:
-    """Parse JSON text with finite numbers and a limited number of objects. Lone surrogates in texts are replaced.
+    """Parse JSON text. Lone surrogates in texts are replaced.
+
+    Numbers that are not finite, and more than `MAX_CONTAINERS` objects and arrays, are refused.
 
     Raises:
-        ValueError: if the text is not JSON, is nested too deeply, or has too many objects.
+        ValueError: if the text is not UTF-8 or not JSON, is nested too deeply, has a number that is not finite, or has
+            too many objects and arrays.
     """
     if data.count(b"{") + data.count(b"[") > MAX_CONTAINERS:
         raise ValueError(f"it has more than {MAX_CONTAINERS:,} objects and arrays")

@@ -84,7 +84,6 @@ class InspectSandbox(SandboxEnvironment):
         environments: dict[str, SandboxEnvironment],
         interrupted: bool,
     ) -> None:
-        """Close the sandboxes of a sample."""
         for environment in environments.values():
             if isinstance(environment, cls):
                 if environment.record is not None:
@@ -102,7 +101,6 @@ class InspectSandbox(SandboxEnvironment):
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> ExecResult[str]:
-        """Execute a program and return its result."""
         stdin = input.encode() if isinstance(input, str) else input or b""
         if self.record is not None:
             await self.record.settle()

@@ -216,8 +216,8 @@ class McpEndpoint:
                 await reporting
 
 
-def initialized(message: RpcMessage) -> tuple[ClientFacts, str, Json]:
-    """Return the client that `initialize` names, the protocol version to use, and the result to answer with.
+def initialized(message: RpcMessage) -> tuple[ClientFacts, Json]:
+    """Return the client that `initialize` names, and the result to answer with.
 
     Raises:
         McpError: if the message has no protocol version.
@@ -226,14 +226,12 @@ def initialized(message: RpcMessage) -> tuple[ClientFacts, str, Json]:
     if not isinstance(asked, str):
         raise McpError(INVALID_PARAMS, "initialize needs a protocolVersion.")
     client = ClientFacts.read(message.params.get("clientInfo"), message.params.get("capabilities"))
-    version = asked if asked in LEGACY else LEGACY[0]
-    result = {
-        "protocolVersion": version,
+    return client, {
+        "protocolVersion": asked if asked in LEGACY else LEGACY[0],
         "capabilities": {"tools": {}},
         "serverInfo": _SERVER,
         "instructions": INSTRUCTIONS,
     }
-    return client, version, result
 
 
 def modern_client(message: RpcMessage) -> ClientFacts:

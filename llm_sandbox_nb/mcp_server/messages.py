@@ -59,7 +59,6 @@ class RpcMessage:
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """The `_meta` of the message's parameters."""
         meta = self.params.get("_meta")
         return meta if isinstance(meta, dict) else {}
 

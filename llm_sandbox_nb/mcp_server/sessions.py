@@ -47,7 +47,6 @@ class McpSession:
     id: str
     principal: str
     client: ClientFacts
-    version: str
     used: float
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _asked: dict[Id, asyncio.Future[Json | None]] = field(default_factory=dict)
@@ -89,14 +88,14 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, principal: str, client: ClientFacts, version: str) -> McpSession:
+    def begin(self, principal: str, client: ClientFacts) -> McpSession:
         now = self._clock()
         for idle in [session for session in self._sessions.values() if now - session.used > IDLE_SECONDS]:
             self.end(idle)
         while len(self._sessions) >= MAX_SESSIONS:
             others = self._sessions.values()
             self.end(min(others, key=lambda session: (session.principal != principal, session.used)))
-        session = McpSession(secrets.token_hex(24), principal, client, version, now)
+        session = McpSession(secrets.token_hex(24), principal, client, now)
         self._sessions[session.id] = session
         return session
 

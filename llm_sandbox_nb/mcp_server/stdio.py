@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any, BinaryIO
 
-from llm_sandbox_nb.mcp_server.endpoint import LEGACY, McpEndpoint, ToolHost, initialized, modern_client
+from llm_sandbox_nb.mcp_server.endpoint import McpEndpoint, ToolHost, initialized
 from llm_sandbox_nb.mcp_server.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -21,7 +21,7 @@ from llm_sandbox_nb.mcp_server.messages import (
     read_message,
     response,
 )
-from llm_sandbox_nb.mcp_server.sessions import ClientFacts, McpSession
+from llm_sandbox_nb.mcp_server.sessions import McpSession
 
 
 async def read_lines(stream: BinaryIO) -> AsyncIterator[bytes]:
@@ -77,8 +77,8 @@ class StdioServer:
                 if message.method == "notifications/cancelled" and running is not None:
                     running.cancel()
             elif message.method == "initialize" and not message.modern:
-                client, version, result = initialized(message)
-                self._session = McpSession("stdio", self._host.principal, client, version, 0.0)
+                client, result = initialized(message)
+                self._session = McpSession("stdio", self._host.principal, client, 0.0)
                 self._write(response(message.id, result))
             elif message.id in self._running:
                 raise McpError(INVALID_REQUEST, "The id of this request is in use.")
@@ -91,9 +91,7 @@ class StdioServer:
     async def _answer(self, message: RpcMessage, id: Id) -> None:
         try:
             client = self._session.client if self._session else None
-            if message.modern:
-                client = modern_client(message)
-            result = await self._endpoint.answer(message, client or ClientFacts(), self._host, self)
+            result = await self._endpoint.answer(message, client, self._host, self)
         except McpError as error:
             self._write(error.to_json(id))
         except Exception as error:  # noqa: BLE001 - the client waits for an answer
@@ -108,9 +106,7 @@ class StdioServer:
         self._write(message)
 
     async def elicit(self, params: Json) -> Json | None:
-        if self._session is None or self._session.version not in LEGACY:
-            return None
-        return await self._session.elicit(params, self._write)
+        return await self._session.elicit(params, self._write) if self._session else None
 
 
 def line_writer(stream: BinaryIO) -> Callable[[Any], None]:

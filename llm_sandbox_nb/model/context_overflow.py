@@ -7,165 +7,41 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
 
-
-class Wording(NamedTuple):
-    """Words with which a server reports a context overflow."""
-
-    pattern: str
-    """Regular expression for these words, which does not match other errors."""
-    source: str
-    """Server that uses the words, and a report or a file that contains them."""
-    example: str
-    """Example of the error message."""
-
-
-WORDINGS = (
-    Wording(
-        r"context_length_exceeded|maximum context (?:length|limit)", "OpenAI, vLLM; vllm#20409",
-        "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens (7000 in the messages, "
-        "2000 in the completion).",
-    ),
-    Wording(
-        r"model's (?:maximum )?context length is", "vLLM; AIDotNet/OpenCowork#82",
-        "This model's maximum context length is 8192 tokens. However, you requested 4096 output tokens and your prompt "
-        "contains at least 4097 input tokens",
-    ),
-    Wording(
-        r"passed \d+ input tokens and requested", "vLLM, renderers/params.py",
-        "You passed 8000 input tokens and requested 0 output tokens. However, the model's context length is only 8192 "
-        "tokens",
-    ),
-    Wording(
-        r"passed \d+ input characters", "vLLM, renderers/params.py",
-        "You passed 90000 input characters and requested 500 output tokens. However, the model's context length is "
-        "only 8192 tokens",
-    ),
-    Wording(
-        r"maximum model length", "vLLM, in copies",
-        "The decoder prompt (length 9001) is longer than the maximum model length of 8192.",
-    ),
-    Wording(
-        r"exceeds the available context size", "llama.cpp#15780, with n_prompt_tokens and n_ctx as fields",
-        "the request exceeds the available context size. try increasing the context size or enable context shift",
-    ),
-    Wording(
-        r"context shift is disabled", "ikawrakow/ik_llama.cpp#2051", "context shift is disabled",
-    ),
-    Wording(
-        r"either disable context shift or increase context length", "llama.cpp#9544",
-        "Input is too large to process. Either disable context shift or increase context length.",
-    ),
-    Wording(r"context size has been exceeded", "LM Studio", "Context size has been exceeded."),
-    Wording(
-        r"request \(\d+ tokens\) exceeds the available context", "ollama, llm/llama_server_test.go",
-        "request (9000 tokens) exceeds the available context size (8192 tokens), try increasing it",
-    ),
-    Wording(
-        r"input (?:\(\d+ tokens\) )?is too large to process", "ollama, llm/llama_server_test.go",
-        "input (9000 tokens) is too large to process. increase the physical batch size",
-    ),
-    Wording(
-        r"(?:longer than|exceeds) the (?:model's |available |maximum )*(?:context|allowed length)",
-        "ollama, server/routes.go; sglang#4048", "the input length exceeds the context length",
-    ),
-    Wording(
-        r"exceeds? maximum context", "ollama, server/routes.go",
-        "input after truncation exceeds maximum context length",
-    ),
-    Wording(
-        r"trying to keep the first \d+ tokens when context", "LM Studio; cline#3664",
-        "Trying to keep the first 9000 tokens when context the overflows. However, the model is loaded with context "
-        "length of only 8192 tokens",
-    ),
-    Wording(
-        r"tokens to keep from the initial prompt is greater than the context length", "LM Studio; opencode#2259",
-        "The number of tokens to keep from the initial prompt is greater than the context length.",
-    ),
-    Wording(
-        r"cannot truncate prompt with n_keep", "LM Studio; opencode#11141",
-        "Cannot truncate prompt with n_keep (9000) >= n_ctx (8192)",
-    ),
-    Wording(
-        r"is longer than the model's context length", "SGLang; QwenLM/Qwen3#1321",
-        "The input (9000 tokens) is longer than the model's context length (8192 tokens).",
-    ),
-    Wording(
-        r"exceeds the maximum allowed length", "sglang#4048",
-        "Input length (9000 tokens) exceeds the maximum allowed length (8192 tokens).",
-    ),
-    Wording(
-        r"`inputs` tokens \+ `max_new_tokens` must be <=", "TGI, router/src/validation.rs",
-        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8192. Given: 9000 `inputs` tokens and "
-        "100 `max_new_tokens`",
-    ),
-    Wording(
-        r"`inputs` must have less than \d+ tokens", "TGI, router/src/validation.rs",
-        "Input validation error: `inputs` must have less than 8191 tokens. Given: 9000",
-    ),
-    Wording(
-        r"exceed context window of", "llama-cpp-python; rllm-team/rllm#55",
-        "Requested tokens (9000) exceed context window of 8192",
-    ),
-    Wording(
-        r"your messages resulted in \d+ tokens", "OpenAI; bytedance/deer-flow#310",
-        "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens (8500 in "
-        "the messages, 500 in the functions). Please reduce the length of the messages or functions.",
-    ),
-    Wording(
-        r"prompt is too long", "Anthropic; anthropics/claude-code#12556",
-        "prompt is too long: 9000 tokens > 8192 maximum",
-    ),
-    Wording(
-        r"input length and [`']?max_tokens[`']? exceed", "Anthropic; openclaude, providerMaxTokensCap.test.ts",
-        "input length and max_tokens exceed maximum context length: 7000 + 2000 > 8192",
-    ),
-    Wording(
-        r"context window exceeds limit|context window", "MiniMax; OpenHands, llm/exceptions/classifier.py",
-        "invalid params, context window exceeds limit",
-    ),
-    Wording(
-        r"current length is \d+ while limit is \d+", "Cerebras; LiteLLM, exception_mapping_utils.py",
-        "Please reduce the length of the messages or completion. Current length is 9000 while limit is 8192",
-    ),
-    Wording(
-        r"maximum (?:prompt|input) length (?:is|of)|prompt \(total length", "xAI, vLLM",
-        "This model's maximum prompt length is 8192 but the request contains 9000 tokens.",
-    ),
-    Wording(
-        r"context (?:window|size) of this model", "OpenAI", "Your input exceeds the context window of this model.",
-    ),
-    Wording(
-        r"exceeds? (?:the )?context (?:limit|window|length|size)", "Anthropic",
-        "input length and `max_tokens` exceed context limit: 7000 + 2000 > 8192",
-    ),
-    Wording(
-        r"input is too long", "Amazon Bedrock", "Input is too long for requested model.",
-    ),
-    Wording(
-        r"input tokens exceed the configured limit", "OpenAI",
-        "Input tokens exceed the configured limit of 8192 tokens. Your messages resulted in 9000 tokens.",
-    ),
-    Wording(
-        r"input token count \(?\d+\)? exceeds", "Gemini",
-        "The input token count (9000) exceeds the maximum number of tokens allowed (8192).",
-    ),
-    Wording(
-        r"max_tokens: \d+ > \d+", "Anthropic",
-        "max_tokens: 9000 > 8192, which is the maximum allowed number of output tokens",
-    ),
-    Wording(
-        r"max_(?:completion_)?tokens['`\"]* is too large", "OpenAI, vLLM",
-        "max_tokens is too large: 9000. This model supports at most 8192 completion tokens",
-    ),
-    Wording(
-        r"supports at most \d+ completion tokens", "OpenAI", "This model supports at most 8192 completion tokens",
-    ),
-)  # fmt: skip
-"""Known wordings. If `source` names a report or a file, the wording is from there. The others are from providers with
-which this package was tested."""
-_KNOWN_WORDING = re.compile("|".join(wording.pattern for wording in WORDINGS), re.IGNORECASE)
+_WORDINGS = (
+    r"context_length_exceeded|maximum context (?:length|limit)",  # OpenAI, vLLM; vllm#20409
+    r"model's (?:maximum )?context length is",  # vLLM; AIDotNet/OpenCowork#82
+    r"passed \d+ input (?:characters|tokens and requested)",  # vLLM, renderers/params.py
+    r"maximum model length",  # copies of vLLM
+    # llama.cpp#15780; ollama, server/routes.go; QwenLM/Qwen3#1321; sglang#4048
+    r"(?:longer than|exceeds) the (?:model's |available |maximum )*(?:context|allowed length)",
+    r"context shift is disabled",  # ikawrakow/ik_llama.cpp#2051
+    r"either disable context shift or increase context length",  # llama.cpp#9544
+    r"context size has been exceeded",  # LM Studio
+    r"input (?:\(\d+ tokens\) )?is too large to process",  # Ollama, llm/llama_server_test.go
+    r"exceeds? maximum context",  # Ollama, server/routes.go
+    r"trying to keep the first \d+ tokens when context",  # LM Studio; cline#3664
+    r"tokens to keep from the initial prompt is greater than the context length",  # LM Studio; opencode#2259
+    r"cannot truncate prompt with n_keep",  # LM Studio; opencode#11141
+    r"`inputs` tokens \+ `max_new_tokens` must be <=",  # TGI, router/src/validation.rs
+    r"`inputs` must have less than \d+ tokens",  # TGI, router/src/validation.rs
+    r"your messages resulted in \d+ tokens",  # OpenAI; bytedance/deer-flow#310
+    r"prompt is too long",  # Anthropic; anthropics/claude-code#12556
+    r"input length and [`']?max_tokens[`']? exceed",  # Anthropic; openclaude, providerMaxTokensCap.test.ts
+    r"context window",  # OpenAI; rllm-team/rllm#55; OpenHands, llm/exceptions/classifier.py
+    r"context size of this model",  # OpenAI
+    r"current length is \d+ while limit is \d+",  # Cerebras; LiteLLM, exception_mapping_utils.py
+    r"maximum (?:prompt|input) length (?:is|of)|prompt \(total length",  # xAI, vLLM
+    r"exceeds? (?:the )?context (?:limit|length|size)",  # Anthropic
+    r"input is too long",  # Amazon Bedrock
+    r"input tokens exceed the configured limit",  # OpenAI
+    r"input token count \(?\d+\)? exceeds",  # Gemini
+    r"max_tokens: \d+ > \d+",  # Anthropic
+    r"max_(?:completion_)?tokens['`\"]* is too large",  # OpenAI, vLLM
+    r"supports at most \d+ completion tokens",  # OpenAI
+)
+"""Regular expressions for the words of servers. After each, the servers, and reports or files with these words."""
+_KNOWN_WORDING = re.compile("|".join(_WORDINGS), re.IGNORECASE)
 _LIKELY_OVERFLOW = re.compile(r"\A(?=.*\bcontext)(?=.*\btokens?\b)(?=.*\d)", re.IGNORECASE | re.DOTALL)
 """Matches a refusal with an unknown wording that is probably an overflow."""
 # Messages about rate limits have numbers of tokens too: tokens per minute.

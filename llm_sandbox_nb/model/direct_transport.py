@@ -49,16 +49,13 @@ class DirectTransport:
         self._habits = habits
 
     def accepts(self, name: str, value: Any) -> bool:
-        """Return True if the model accepts a standard setting with this value."""
         return accepts_setting(self.route, name, value)
 
     def target(self, name: str, *, answered: bool) -> Target:
-        """Return the facts about the model and its server that error messages need."""
         missing = () if os.environ.get(self.route.key_variable) else (self.route.key_variable,)
         return self._access.target(self.route, name, missing, answered=answered)
 
     def check_key(self, target: Target) -> None:
-        """Raise ModelError if the provider needs a key, but the person gave no key."""
         if not target.has_key and not self._access.api_base and self.route.provider in _ADDRESSES:
             raise ModelError(f"No API key: {target.key_help}.", kind="authentication")
 

@@ -115,11 +115,9 @@ class LiteLLMTransport:
         self.route = litellm_route(litellm, name, access.api_base)
 
     def accepts(self, name: str, value: Any) -> bool:
-        """Return True if the model accepts a standard setting with this value."""
         return _accepts(self._litellm, self.route, name, value)
 
     def target(self, name: str, *, answered: bool) -> Target:
-        """Return the facts about the model and its server that error messages need."""
         environment = self._litellm.validate_environment(model=self.route.model)
         missing = () if environment.get("keys_in_environment") else environment.get("missing_keys") or ()
         names = tuple(key for key in missing if key.endswith("_API_KEY"))
@@ -138,7 +136,6 @@ class LiteLLMTransport:
             raise ModelError(f"No API key: {target.key_help}.", kind="authentication")
 
     async def pieces(self, request: ModelRequest, heard: Callable[[], None]) -> AsyncGenerator[Piece, None]:
-        """Send a request and yield the pieces of the reply. `heard` is called when a piece arrives."""
         settings = {**request.settings}
         extra = {} if self.route.openai_compatible else settings.pop("extra_body", {})
         client = _client(self.route, self._access.api_base, extra)

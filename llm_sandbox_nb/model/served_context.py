@@ -14,7 +14,6 @@ The context length that a model was trained for is not used, because servers oft
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -24,6 +23,7 @@ import httpx
 
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.proxies import http_client
+from llm_sandbox_nb.model.server_lookup import json_answer
 
 _TIMEOUT = 3.0
 """Seconds after which a request is given up if the server does not answer."""
@@ -38,17 +38,13 @@ async def served_context(api_base: str, model: str, api_key: str | None = None) 
 
     `model` is the name that the server knows. Any program may answer, so the size and time of answers are limited.
     """
-    try:
-        base = httpx.URL(api_base)
-    except httpx.InvalidURL:
-        return None
-    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         async with (
             asyncio.timeout(2 * _TIMEOUT),
             http_client(api_base, headers=headers, timeout=_TIMEOUT) as client,
         ):
-            return await _Server(client, base).context(model)
+            return await _Server(client, httpx.URL(api_base)).context(model)
     except (ModelError, TimeoutError, httpx.HTTPError, httpx.InvalidURL, ValueError, OSError):
         return None
 
@@ -78,22 +74,8 @@ class _Server:
             return _set_by_file(await self._ask(f"{self._root}/api/show", {"model": model}))
         return None
 
-    async def _ask(self, address: str, body: Mapping[str, Any] | None = None) -> object:
-        """Request a JSON answer. Return None for any other answer."""
-        method = "GET" if body is None else "POST"
-        found = bytearray()
-        try:
-            async with self._client.stream(method, address, json=body) as response:
-                if response.status_code != 200:
-                    return None
-                # The bytes are read without decompression, because a small answer may unpack to a huge text.
-                async for piece in response.aiter_raw():
-                    found += piece
-                    if len(found) > _MAX_ANSWER_BYTES:
-                        return None
-            return json.loads(found)
-        except (httpx.HTTPError, ValueError, RecursionError):
-            return None
+    async def _ask(self, address: str, body: Mapping[str, str] | None = None) -> object:
+        return await json_answer(self._client, address, _MAX_ANSWER_BYTES, body=body)
 
 
 def _listed(answer: object, model: str) -> int | None:

@@ -9,6 +9,7 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import httpx
@@ -65,23 +66,38 @@ async def listed_models(
     client: httpx.AsyncClient, api_base: str, headers: Mapping[str, str], timeout: float
 ) -> tuple[str, ...]:
     """Request `/models` and return the plain names in the answer. Return no names if the answer is not a list."""
-    body = bytearray()
     try:
-        async with (
-            asyncio.timeout(timeout),
-            client.stream(
-                "GET", f"{api_base}/models", headers={"accept-encoding": "identity", **headers}
-            ) as response,
-        ):
-            if response.status_code != 200:
-                return ()
-            async for piece in response.aiter_raw():  # not decoded: a small answer may unpack to a huge text
-                body += piece
-                if len(body) > _MAX_ANSWER_BYTES:
-                    return ()
-        return _names(json.loads(body))
-    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, RecursionError):
+        async with asyncio.timeout(timeout):
+            return _names(await json_answer(client, f"{api_base}/models", _MAX_ANSWER_BYTES, headers))
+    except TimeoutError:
         return ()
+
+
+async def json_answer(
+    client: httpx.AsyncClient,
+    address: str,
+    limit: int,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    body: Mapping[str, str] | None = None,
+) -> object:
+    """Request a JSON answer of at most `limit` bytes, with GET, or with POST if `body` is given.
+
+    Return None for any other answer.
+    """
+    method = "GET" if body is None else "POST"
+    named = {"accept-encoding": "identity", **headers}
+    found = bytearray()
+    try:
+        async with client.stream(method, address, headers=named, json=body) as response:
+            if response.status_code != 200:
+                return None
+            async for piece in response.aiter_raw():  # not decoded: a small answer may unpack to a huge text
+                found += piece
+                if len(found) > limit:
+                    return None
+        return json.loads(found)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
+        return None
 
 
 def _names(listed: object) -> tuple[str, ...]:

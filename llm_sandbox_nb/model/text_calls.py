@@ -8,7 +8,7 @@ A text may also only show a call: in an example, a thought, a file, or the outpu
 1. the call is at the top level: outside of thoughts, fences, inline code, quotes, comments and results;
 2. the call begins a line or follows a complete sentence, and the words before do not announce an example;
 3. the call is complete, all names are offered tools, and the arguments fit their schemas;
-4. only white space follows the last call.
+4. after the last complete call, the text has only white space, end tokens or a call that the token limit has cut off.
 
 If one of several calls does not count, no call counts. JSON without a begin mark such as `<tool_call>`, and JSON in a
 fence, counts only at the end of a reply. The forms are in `text_formats.FORMATS`.
@@ -71,8 +71,8 @@ class TextReply:
 def read_text_calls(text: str, tools: Sequence[Mapping[str, Any]], bash_blocks: bool = False) -> TextReply:
     """Read the calls of the given tools from the final text of a reply. The time is linear for every text.
 
-    `tools` are in OpenAI's form. With `bash_blocks`, a reply that ends with its only ```bash block calls the tool for
-    shell commands.
+    `tools` are in OpenAI's form. With `bash_blocks`, a reply with exactly one fenced block, a ```bash, ```sh or
+    ```shell block at its end, is read as a call of the tool for shell commands.
     """
     offered = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
     text = text.lstrip("\ufeff")
@@ -143,7 +143,7 @@ _OTHER_TURN = re.compile(
 )
 """Matches the begin mark of a user's or tool's turn that the model itself wrote."""
 _MAX_PLACES = 20_000
-"""Number of fences, comments, results and marks after which the search ends."""
+"""Number of fences, pieces of inline code, comments, results and marks after which the search ends."""
 
 
 @dataclass(frozen=True)
@@ -373,7 +373,10 @@ def _quoting(text: str) -> bool:
 
 
 def _bash_tool(offered: Mapping[str, Mapping[str, Any]]) -> tuple[str, str] | None:
-    """Return the tool that a ```bash block calls, and its argument for the command."""
+    """Return the name of the tool for shell commands, and the name of its argument for the command.
+
+    Return None if no tool needs the argument `command` alone.
+    """
     for name in ("execute_bash", *offered):
         properties = offered.get(name, {}).get("properties", {})
         if "command" in properties and list(offered.get(name, {}).get("required", ["command"])) == [

@@ -21,7 +21,8 @@ def _any_of(alternatives: Iterable[tuple[str, str]]) -> re.Pattern[str]:
     """Make a pattern that matches any of the alternatives.
 
     Each alternative is a regular expression, given as its first character and the rest. Alternatives with the same
-    first character are grouped, so that the search is fast even for many `<` in a row.
+    first character are grouped, and a `<` before another `<` is skipped, so that the search is fast even for many `<`
+    in a row.
     """
     rests: dict[str, list[str]] = {}
     for first, rest in alternatives:
@@ -44,7 +45,10 @@ _SHOWN_TAGS = (
 
 
 def _at_line_start(mark: str) -> str:
-    """Make a regular expression that matches directly after a mark at the beginning of a line."""
+    """Make a regular expression that matches directly after a mark at the beginning of a line.
+
+    Up to three blanks may be in front of the mark.
+    """
     return "(?:" + "|".join(f"(?<=\\n{blanks}{mark})" for blanks in ("", " ", "  ", "   ")) + ")"
 
 
@@ -62,7 +66,10 @@ _CLOSING = {
 
 @functools.lru_cache(maxsize=64)
 def places_of(groups: tuple[str, ...]) -> re.Pattern[str]:
-    """Make a pattern for all places that matter for calls: fences, comments, results, and marks of the given forms."""
+    """Make a pattern for all places that matter for calls.
+
+    These places are fences, inline code, comments, results, and marks of the given forms.
+    """
     marks = [(name, *_split_mark(BY_GROUP[name])) for name in groups]
     return _any_of([*_CODE, *((first, _named(name, rest)) for name, first, rest in marks)])
 
@@ -166,7 +173,10 @@ def read_fence(text: str, opening: re.Match[str]) -> Fence:
 
 
 def after_run(text: str, run: re.Match[str]) -> int:
-    """Return the place after the next run with the same number of backticks, or 0 if no such run follows."""
+    """Return the place after the next run with the same number of backticks.
+
+    Return 0 if no such run follows, or if `run` has `MAX_MARK_LENGTH` or more backticks.
+    """
     if len(run[0]) >= MAX_MARK_LENGTH:
         return 0
     same = re.compile(f"(?<!`){run[0]}(?!`)").search(text, run.end())

@@ -21,7 +21,6 @@ from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes
 from llm_sandbox_nb.notebook.saved_runs import first_run_of, notebook_name, runs_folder
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.notebook.watchers import Watchers
-from llm_sandbox_nb.sandbox.leftover_folders import TemporaryFolder
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
@@ -62,31 +61,30 @@ class CellRun:
             SandboxCheckError: if the check of the result failed.
             KeyboardInterrupt: if the run was interrupted.
         """
-        with TemporaryFolder() as staging:
-            task = cell_task(options, text, self.settings, self.shell.user_ns, staging)
-            card = Card(self.settings.caps())
-            watchers = Watchers(task.on_pause, page_cell(self.shell))
-            display = LiveDisplay(
-                card,
-                self.shell,
-                self.settings.update_interval,
-                watchers,
-                lambda: watchers.make_panel(card, self.shell, self.settings.live_panel),
-            )
-            follower = RunFollower(card, display, watchers.paused, watchers.stop)
+        task = cell_task(options, text, self.settings, self.shell.user_ns)
+        card = Card(self.settings.caps())
+        watchers = Watchers(task.on_pause, page_cell(self.shell))
+        display = LiveDisplay(
+            card,
+            self.shell,
+            self.settings.update_interval,
+            watchers,
+            lambda: watchers.make_panel(card, self.shell, self.settings.live_panel),
+        )
+        follower = RunFollower(card, display, watchers.paused, watchers.stop)
 
-            def on_run(run: Run) -> None:
-                card.folder = run.folder
-                watchers.start(run)
-                keep(run, display.output)
+        def on_run(run: Run) -> None:
+            card.folder = run.folder
+            watchers.start(run)
+            keep(run, display.output)
 
-            self._offer_original_files(task)
-            try:
-                solving = self._solve(task, follower, on_run, watchers)
-                finished = follower.follow(BackgroundTask(self.background, solving))
-            finally:
-                if notice := self.sandboxes.take_notice():
-                    print(notice)
+        self._offer_original_files(task)
+        try:
+            solving = self._solve(task, follower, on_run, watchers)
+            finished = follower.follow(BackgroundTask(self.background, solving))
+        finally:
+            if notice := self.sandboxes.take_notice():
+                print(notice)
         if finished.stop_reason == "interrupted":
             raise in_one_sentence(
                 KeyboardInterrupt("The run was stopped; everything done until then is above.")

@@ -42,15 +42,9 @@ class CellTask:
 
 
 def cell_task(
-    options: argparse.Namespace,
-    text: str,
-    settings: SandboxSettings,
-    namespace: dict[str, Any],
-    staging: Path,
+    options: argparse.Namespace, text: str, settings: SandboxSettings, namespace: dict[str, Any]
 ) -> CellTask:
     """Return the task of a cell.
-
-    If an input names a variable and not a file, the variable's value is written to a file in the folder `staging`.
 
     Raises:
         SandboxUsageError, SandboxInputError: if something is wrong or missing; nothing was started.
@@ -78,7 +72,7 @@ def cell_task(
         | _models_and_limits(values, options, settings)
         | _pauses(options, namespace)
         | {
-            "inputs": collect_inputs(options.input, namespace, staging, settings.dataframe_format),
+            "inputs": collect_inputs(options.input, namespace, settings.dataframe_format),
             "api_key": settings.api_key(model, options.api_key_env),
             "tools": [_function("--tool", name, namespace) for name in options.tools],
             "doubts": [_function("--doubt", name, namespace) for name in options.doubts],

@@ -1,9 +1,9 @@
-"""Inputs named by `-i`: files, folders and Python variables, written as files for the sandbox."""
+"""Inputs named by `-i`: files, folders, and Python variables, whose values become files of the sandbox."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -18,27 +18,27 @@ MAX_INPUT_FILES = 5_000
 
 
 def collect_inputs(
-    names: Iterable[str], namespace: Mapping[str, Any], staging: Path, frame_format: FrameFormat = "csv"
-) -> dict[str, Path]:
-    """Return the input files and folders: names in the input folder of the sandbox, with paths on this machine.
+    names: Iterable[str], namespace: Mapping[str, Any], frame_format: FrameFormat = "csv"
+) -> dict[str, Path | bytes]:
+    """Return the inputs: names in the input folder of the sandbox, with paths on this machine or with contents.
 
-    The values of variables are written to files in the folder `staging`. A name that is both a variable and a file is
-    refused; `./name` always means the file.
+    A name that is both a variable and a file is refused; `./name` always means the file.
 
     Raises:
         SandboxInputError: if a name is unknown, two names are equal, or a value cannot be written.
     """
-    inputs: dict[str, Path] = {}
+    inputs: dict[str, Path | bytes] = {}
     for name in names:
-        for path in _named(name, namespace, staging, frame_format):
-            for label, file in _files(path):
-                if label in inputs:
-                    raise SandboxInputError(f"Two inputs are called {label!r}: rename one of them.")
-                inputs[label] = file
+        for label, content in _named(name, namespace, frame_format):
+            if label in inputs:
+                raise SandboxInputError(f"Two inputs are called {label!r}: rename one of them.")
+            inputs[label] = content
     return inputs
 
 
-def _named(name: str, namespace: Mapping[str, Any], staging: Path, frame_format: FrameFormat) -> list[Path]:
+def _named(
+    name: str, namespace: Mapping[str, Any], frame_format: FrameFormat
+) -> Iterable[tuple[str, Path | bytes]]:
     if not name:
         raise SandboxInputError(EMPTY_NAME)
     path = Path(name).expanduser()
@@ -48,16 +48,16 @@ def _named(name: str, namespace: Mapping[str, Any], staging: Path, frame_format:
             raise SandboxInputError(
                 f"{name!r} is both a variable and a file: write ./{name} for the file, or rename one of them."
             )
-        return [path]
+        return [_file(path)]
     if not is_variable:
         return _matching(name, path)
     value = namespace[name]
     if isinstance(value, Path):
         return _matching(str(value), value)
-    return [_written(name, value, staging, frame_format)]
+    return [_written(name, value, frame_format)]
 
 
-def _matching(name: str, path: Path) -> list[Path]:
+def _matching(name: str, path: Path) -> list[tuple[str, Path]]:
     found = [path] if path.exists() else []
     if not found and any(character in name for character in "*?["):
         root = Path(path.anchor)  # empty where the path is relative
@@ -67,15 +67,14 @@ def _matching(name: str, path: Path) -> list[Path]:
         raise SandboxInputError(
             f"There is no {kind} {name!r} for the sandbox: check -i (relative paths start at {Path.cwd()})."
         )
-    return found
+    return [_file(one) for one in found]
 
 
-def _files(path: Path) -> Iterator[tuple[str, Path]]:
-    """Yield one pair: the name in the input folder of the sandbox, and the path on this machine."""
+def _file(path: Path) -> tuple[str, Path]:
+    """Return the name in the input folder of the sandbox, and the path on this machine."""
     name = path.resolve().name or "input"
     if path.is_file():
-        yield path.name or name, path
-        return
+        return path.name or name, path
     if not path.is_dir():
         raise SandboxInputError(
             f"{path} is neither a file nor a folder: leave it out, or hand in the folder it is in."
@@ -86,13 +85,20 @@ def _files(path: Path) -> Iterator[tuple[str, Path]]:
     if not files or len(files) > MAX_INPUT_FILES:
         has = "no files" if not files else f"more than {plural(MAX_INPUT_FILES, 'file')}"
         raise SandboxInputError(f"The folder {path} has {has}: hand in single files, or an archive.")
-    yield name, path.resolve()
+    return name, path.resolve()
 
 
-def _written(name: str, value: Any, staging: Path, frame_format: FrameFormat) -> Path:
-    staging.mkdir(parents=True, exist_ok=True)
+def _written(name: str, value: Any, frame_format: FrameFormat) -> tuple[str, bytes]:
+    """Return the name and the content of the file that a variable becomes."""
     try:
-        path = _write(name, value, staging, frame_format)
+        if is_frame(value):
+            label = f"{name}.{frame_format}"
+            return label, frame_content(label, value)
+        if isinstance(value, bytes | bytearray):
+            return f"{name}.bin", bytes(value)
+        if isinstance(value, str):
+            return f"{name}.txt", value.encode()
+        return f"{name}.json", json.dumps(value, ensure_ascii=False, default=_plain_value).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise SandboxInputError(
             f"The variable {name!r} ({type(value).__name__}) cannot be written as a file ({error}): "
@@ -103,24 +109,6 @@ def _written(name: str, value: Any, staging: Path, frame_format: FrameFormat) ->
             f"The variable {name!r} cannot be written as Parquet: install pyarrow, or "
             "set %config SandboxMagics.dataframe_format = 'csv'."
         ) from error
-    return path
-
-
-def _write(name: str, value: Any, staging: Path, frame_format: FrameFormat) -> Path:
-    if is_frame(value):
-        path = staging / f"{name}.{frame_format}"
-        path.write_bytes(frame_content(path.name, value))
-        return path
-    if isinstance(value, bytes | bytearray):
-        path = staging / f"{name}.bin"
-        path.write_bytes(value)
-    elif isinstance(value, str):
-        path = staging / f"{name}.txt"
-        path.write_text(value, encoding="utf-8", newline="")
-    else:
-        path = staging / f"{name}.json"
-        path.write_text(json.dumps(value, ensure_ascii=False, default=_plain_value), encoding="utf-8")
-    return path
 
 
 def _plain_value(value: Any) -> Any:

@@ -241,9 +241,37 @@ def split_words(usage: str, rest: str, least: int, most: int) -> list[str]:
         words = shlex.split(rest)
     except ValueError as error:
         raise SandboxUsageError(f"%sandbox {usage} cannot be read ({error}): check the quotes.") from error
+    check_count(usage, words, least, most)
+    return words
+
+
+def check_count(usage: str, words: Sequence[str], least: int, most: int) -> None:
+    """Raise SandboxUsageError if there are too few or too many words; `usage` is the form that the error shows."""
     if not least <= len(words) <= most:
         raise SandboxUsageError(f"The command is %sandbox {usage}.")
-    return words
+
+
+def take_flag(words: list[str], option: str) -> bool:
+    """Remove an option from the words. Return True if the words contained the option."""
+    there = option in words
+    if there:
+        words.remove(option)
+    return there
+
+
+def take_value(usage: str, words: list[str], option: str) -> str | None:
+    """Remove an option and its value from the words. Return the value, or None if the option is missing.
+
+    Raises:
+        SandboxUsageError: if the option has no value; `usage` is the form that the error shows.
+    """
+    if option not in words:
+        return None
+    place = words.index(option)
+    check_count(usage, words[place + 1 :], 1, len(words))
+    value = words[place + 1]
+    del words[place : place + 2]
+    return value
 
 
 def load_arguments(rest: str) -> tuple[str, str | None]:
@@ -254,9 +282,6 @@ def load_arguments(rest: str) -> tuple[str, str | None]:
     """
     usage = "load RUN [-o NAME]; %sandbox runs lists the runs"
     words = split_words(usage, rest, 1, 3)
-    if len(words) == 1:
-        return words[0], None
-    if len(words) == 3 and "-o" in words[:2]:
-        place = words.index("-o")
-        return (words[:place] + words[place + 2 :])[0], variable_name(words[place + 1])
-    raise SandboxUsageError(f"The command is %sandbox {usage}.")
+    variable = take_value(usage, words, "-o")
+    check_count(usage, words, 1, 1)
+    return words[0], None if variable is None else variable_name(variable)

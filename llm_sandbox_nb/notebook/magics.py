@@ -295,7 +295,6 @@ class SandboxMagics(SandboxSettings, magic.Magics):
 
     @property
     def folder(self) -> Path:
-        """The folder with the runs of this notebook."""
         from llm_sandbox_nb.notebook.saved_runs import runs_folder
 
         return runs_folder(self, self._namespace)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.agent.run_spec import checked_pause_rules
+from llm_sandbox_nb.agent.control.pause_rules import pause_rules
 from llm_sandbox_nb.mcp_server.connecting import connection_text
 from llm_sandbox_nb.notebook.display import Output
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
-from llm_sandbox_nb.notebook.magic_options import split_words
+from llm_sandbox_nb.notebook.magic_options import split_words, take_flag, take_value
 from llm_sandbox_nb.notebook.outside_card import OutsideCard
 from llm_sandbox_nb.notebook.outside_runs import OutsideRuns
 from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes, OpenSandbox
@@ -77,7 +77,7 @@ class McpCommand:
             self._end(keeper, revoke=words == ["--revoke"])
             return
         approve, out, new_token = _parsed(words)
-        rules = checked_pause_rules(approve=approve)
+        rules = pause_rules(approve=approve)
         place = RunPlace(out, self.shell)
         sandbox = self.background.run(self.sandboxes.acquire(self.options()))
         token = self.background.run(keeper.mint_token(sandbox, keep=not new_token))
@@ -173,16 +173,8 @@ class RunPlace:
 
 def _parsed(words: list[str]) -> tuple[str, str | None, bool]:
     """Return the values of `--approve` and `--out`, and True if a new token was requested. Raises SandboxUsageError."""
-    approve, out, new_token = "auto", None, False
-    rest = list(words)
-    while rest:
-        match rest.pop(0):
-            case "--new-token":
-                new_token = True
-            case "--approve" if rest:
-                approve = rest.pop(0)
-            case "--out" if rest:
-                out = rest.pop(0)
-            case _:
-                raise SandboxUsageError(f"The command is %sandbox {USAGE}.")
-    return approve, out, new_token
+    approve, out = take_value(USAGE, words, "--approve"), take_value(USAGE, words, "--out")
+    new_token = take_flag(words, "--new-token")
+    if words:
+        raise SandboxUsageError(f"The command is %sandbox {USAGE}.")
+    return "auto" if approve is None else approve, out, new_token

@@ -28,6 +28,7 @@ from llm_sandbox_nb.model.model_names import (
 )
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
+from llm_sandbox_nb.notebook.magic_options import take_value
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.sandbox.isolations import isolates
@@ -111,13 +112,7 @@ def _parsed(rest: str) -> tuple[str | None, str, set[str]]:
         words = shlex.split(rest)
     except ValueError:
         raise wrong from None
-    api_base = ""
-    if "--api-base" in words:
-        place = words.index("--api-base")
-        if place + 1 == len(words):
-            raise wrong
-        api_base = words[place + 1]
-        del words[place : place + 2]
+    api_base = take_value(USAGE, words, "--api-base") or ""
     flags = {word for word in words if word.startswith("-")}
     names = [word for word in words if not word.startswith("-")]
     if len(names) > 1 or flags - {"--local", "--json"} or (names and flags) or (api_base and not names):

@@ -41,7 +41,6 @@ class OutsideCard:
         self._updating = asyncio.ensure_future(self._update())
 
     def listen(self, event: Event) -> None:
-        """Add an event of the run to the card."""
         self._watchers.listen(event)
         self._card.add(event)
         self._display.add(event)

@@ -15,7 +15,6 @@ from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.notebook.outside_card import OutsideCard
 from llm_sandbox_nb.notebook.saved_runs import notebook_name
 from llm_sandbox_nb.notebook.settings import SandboxSettings
-from llm_sandbox_nb.sandbox.leftover_folders import TemporaryFolder
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.agent.recorder import Listener
@@ -62,25 +61,24 @@ class OutsideRuns:
         options, allowed = self.cell_task(), self.settings.steps or request.max_steps
         options.model, options.steps = request.model, str(min(request.max_steps, allowed))
         options.approve = self.approve
-        with TemporaryFolder() as staging:
-            task = cell_task(options, request.task, self.settings, self.shell.user_ns, staging)
-            card = OutsideCard(self.shell, self.settings, self.keeper.publisher())
+        task = cell_task(options, request.task, self.settings, self.shell.user_ns)
+        card = OutsideCard(self.shell, self.settings, self.keeper.publisher())
 
-            def on_run(run: Run) -> None:
-                self.on_run(run, card.output)
-                card.start(run)
-                begun(run)
+        def on_run(run: Run) -> None:
+            self.on_run(run, card.output)
+            card.start(run)
+            begun(run)
 
-            try:
-                return await solve(
-                    task.task,
-                    isolation=self.sandbox.protection.isolation,
-                    sandbox=self.sandbox,
-                    name=notebook_name(self.shell.user_ns),
-                    listeners=[card.listen, listener],
-                    on_run=on_run,
-                    show=False,
-                    **task.arguments,
-                )
-            finally:
-                await card.finish()
+        try:
+            return await solve(
+                task.task,
+                isolation=self.sandbox.protection.isolation,
+                sandbox=self.sandbox,
+                name=notebook_name(self.shell.user_ns),
+                listeners=[card.listen, listener],
+                on_run=on_run,
+                show=False,
+                **task.arguments,
+            )
+        finally:
+            await card.finish()

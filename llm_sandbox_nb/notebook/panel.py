@@ -70,7 +70,6 @@ class Panel:
         return {WIDGET_MIME: view}
 
     def add(self, event: ev.Event) -> None:
-        """Add an event of the run."""
         self._tail.follow(event)
 
     def push(self) -> None:
@@ -167,7 +166,6 @@ def _widget_class() -> Any:
             return state | self._run_parts if key is None else state
 
         def add_part(self, number: int, text: str) -> None:
-            """Add a part as an update of the state."""
             added = {f"part_{number}": text, "parts": number + 1}
             self._run_parts |= added
             if self.comm is not None:

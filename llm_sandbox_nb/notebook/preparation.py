@@ -34,12 +34,10 @@ class IdlePreparation:
     _task: asyncio.Task[None] | None = None
 
     def watch(self, events: Any) -> None:
-        """Follow the events of IPython."""
         events.register("pre_run_cell", self._cell_begins)
         events.register("post_run_cell", self._cell_ended)
 
     def unwatch(self, events: Any) -> None:
-        """Undo `watch`."""
         for name, function in (("pre_run_cell", self._cell_begins), ("post_run_cell", self._cell_ended)):
             if function in events.callbacks[name]:
                 events.unregister(name, function)

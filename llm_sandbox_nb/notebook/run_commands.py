@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from llm_sandbox_nb.agent.control.frontends import decide, execute_debug_command
 from llm_sandbox_nb.agent.control.question import question
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
-from llm_sandbox_nb.notebook.magic_options import load_arguments, split_words, variable_name
+from llm_sandbox_nb.notebook.magic_options import (
+    check_count,
+    load_arguments,
+    split_words,
+    take_flag,
+    take_value,
+    variable_name,
+)
 from llm_sandbox_nb.notebook.saved_runs import MovedRuns
 from llm_sandbox_nb.notebook.solve_card import CellResumeDisplay
 from llm_sandbox_nb.options.parser import Parser, add_runs_options, prune_rule
@@ -110,14 +117,14 @@ class RunCommands:
     def preview(self, rest: str) -> None:
         """Print the changes of this run and of other runs that a rewind would undo."""
         words, run = self._words("preview", rest, 1, 3)
-        as_json = _take(words, "--json")
+        as_json = take_flag(words, "--json")
         found = run.preview(*_destination("preview", words))
         print(json.dumps(found.to_json()) if as_json else plain(str(found)))
 
     def rewind(self, rest: str) -> None:
         """Print the effect of a rewind, then rewind."""
         words, run = self._words("rewind", rest, 1, 3)
-        others = _take(words, "--others")
+        others = take_flag(words, "--others")
         step, what = _destination("rewind", words)
         print(plain(str(run.preview(step, what))))
         print(plain(str(run.rewind(step, what, others=others))))
@@ -125,19 +132,18 @@ class RunCommands:
     def undo(self, rest: str) -> None:
         """Undo the newest rewind."""
         words, run = self._words("undo", rest, 0, 1)
-        others = _take(words, "--others")
-        if words:
-            _wrong("undo")
+        others = take_flag(words, "--others")
+        check_count(_USAGE["undo"], words, 0, 0)
         print(plain(str(run.undo(others=others))))
 
     def resume(self, rest: str) -> None:
         """Continue a run, optionally with a message to the model or changed arguments of the next call."""
         words, run = self._words("resume", rest, 0, 100)
-        in_place, others = _take(words, "--in-place"), _take(words, "--others")
-        said, edited = _take_value("resume", words, "--say"), _take_value("resume", words, "--edit")
-        mcp, allowed = _take_values("resume", words, "--mcp"), _take_values("resume", words, "--mcp-allow")
-        if words:
-            _wrong("resume")
+        in_place, others = take_flag(words, "--in-place"), take_flag(words, "--others")
+        usage = _USAGE["resume"]
+        said, edited = take_value(usage, words, "--say"), take_value(usage, words, "--edit")
+        mcp, allowed = _take_values(usage, words, "--mcp"), _take_values(usage, words, "--mcp-allow")
+        check_count(usage, words, 0, 0)
         if edited is not None:
             _edit_next_call(run, edited)
         display = run.context.resume_display
@@ -151,11 +157,10 @@ class RunCommands:
     def fork(self, rest: str) -> None:
         """Create a second run that begins after a step of the first run, in a new sandbox."""
         words, run = self._words("fork", rest, 1, 4)
-        as_json, name = _take(words, "--json"), None
-        if len(words) == 3 and words[1] in ("-o", "--out"):
-            name = variable_name(words[2])
-        elif len(words) != 1:
-            _wrong("fork")
+        as_json, usage = take_flag(words, "--json"), _USAGE["fork"]
+        names = _take_values(usage, words, "-o") + _take_values(usage, words, "--out")
+        check_count(usage, [*words, *names[1:]], 1, 1)
+        name = variable_name(names[0]) if names else None
         other = run.fork(_step("fork", words[0]))
         if name:
             self.namespace[name] = other
@@ -178,24 +183,16 @@ class RunCommands:
     def replay(self, rest: str) -> None:
         """Replay a run and print the differences."""
         words, run = self._words("replay", rest, 0, 100)
-        found: dict[str, list[str]] = {"--ignore": [], "--ignore-files": []}
-        while words:
-            name = words.pop(0)
-            if name not in found or not words:
-                _wrong("replay")
-            found[name].append(words.pop(0))
-        print(plain(str(run.replay(found["--ignore"], ignore_files=found["--ignore-files"]))))
+        usage = _USAGE["replay"]
+        ignored, files = _take_values(usage, words, "--ignore"), _take_values(usage, words, "--ignore-files")
+        check_count(usage, words, 0, 0)
+        print(plain(str(run.replay(ignored, ignore_files=files))))
 
     def _words(self, name: str, rest: str, least: int, most: int) -> tuple[list[str], Run]:
-        words, run = split_words(_USAGE[name], rest, 0, 100), None
-        if "--run" in words:
-            place = words.index("--run")
-            if place + 1 >= len(words):
-                _wrong(name)
-            run = self._find(words[place + 1])
-            del words[place : place + 2]
-        if not least <= len(words) <= most:
-            _wrong(name)
+        words = split_words(_USAGE[name], rest, 0, 100)
+        named = take_value(_USAGE[name], words, "--run")
+        run = None if named is None else self._find(named)
+        check_count(_USAGE[name], words, least, most)
         return words, run or self._last()
 
     def _last(self) -> Run:
@@ -214,30 +211,10 @@ class RunCommands:
         return self.find_run(name)
 
 
-def _take(words: list[str], option: str) -> bool:
-    """Remove an option from the words. Return True if the words contained the option."""
-    there = option in words
-    if there:
-        words.remove(option)
-    return there
-
-
-def _take_value(name: str, words: list[str], option: str) -> str | None:
-    """Remove an option and its value from the words. Return the value, or None if the option is missing."""
-    if option not in words:
-        return None
-    place = words.index(option)
-    if place + 1 >= len(words):
-        _wrong(name)
-    value = words[place + 1]
-    del words[place : place + 2]
-    return value
-
-
-def _take_values(name: str, words: list[str], option: str) -> list[str]:
+def _take_values(usage: str, words: list[str], option: str) -> list[str]:
     """Remove an option that may be repeated, and return its values."""
     found = []
-    while (value := _take_value(name, words, option)) is not None:
+    while (value := take_value(usage, words, option)) is not None:
         found.append(value)
     return found
 

@@ -130,7 +130,7 @@ class SandboxCommands:
     def reset(self, rest: str) -> None:
         """Replace the sandbox with a new, empty one."""
         split_words("reset", rest, 0, 0)
-        self.background.run(self.sandboxes.reset(self.options()))
+        self.background.run(self.sandboxes.acquire(self.options(), fresh=True))
         print(status_text(self.background.run(self.sandboxes.status())))
 
     def fresh(self, rest: str) -> None:
@@ -180,7 +180,7 @@ class SandboxCommands:
 
 
 def status_text(status: SandboxStatus) -> str:
-    """Return a few lines about the running sandbox, or a sentence that no sandbox runs."""
+    """Return a few lines about the running sandbox, or one sentence that says that no sandbox is running."""
     if status.sandbox_id is None or status.protection is None:
         return NO_SANDBOX
     from dataclasses import asdict
@@ -196,7 +196,7 @@ def status_text(status: SandboxStatus) -> str:
 
 
 def listing(entries: list[FileEntry], folder: str) -> str:
-    """Return a line for each entry, or a sentence that `folder` is empty."""
+    """Return a line for each entry, or one sentence that says that `folder` is empty."""
     lines = []
     for entry in entries:
         size = format_size(entry.size) if entry.kind == "file" else entry.kind

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SandboxMismatchError(SandboxError):
-    """Raised if a cell asks for another kind of sandbox than the running one. The message names the remedy."""
+    """Error for a cell that asks for another kind of sandbox than the running one. The message names the remedy."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ _LOST_NOTICE = (
 
 
 class KernelSandboxes:
-    """Owner of the sandbox in this kernel: for nbclient, VS Code, papermill, and servers without the extension."""
+    """A `SandboxKeeper` in this kernel: for nbclient, VS Code, papermill, and servers without the extension."""
 
     def __init__(self) -> None:
         from llm_sandbox_nb.sandbox.open import start_sandbox
@@ -103,7 +103,6 @@ class KernelSandboxes:
         """A notice about the sandbox, printed once."""
 
     async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
-        """See `SandboxKeeper.acquire`."""
         if fresh:
             await self.stop()
         sandbox = await self.current()
@@ -130,7 +129,6 @@ class KernelSandboxes:
         return self._sandbox
 
     async def status(self) -> SandboxStatus:
-        """See `SandboxKeeper.status`."""
         sandbox = await self.current()
         if sandbox is None:
             return SandboxStatus("kernel")
@@ -138,11 +136,9 @@ class KernelSandboxes:
         return SandboxStatus("kernel", sandbox.id, sandbox.protection, self._started, details)
 
     async def prepare(self, options: SandboxOptions, count: int, seconds: float) -> None:
-        """See `SandboxKeeper.prepare`."""
         self._prepared.prepare(options, count, seconds)
 
     async def stop(self, *, prepared: bool = False) -> bool:
-        """See `SandboxKeeper.stop`."""
         if prepared:
             await self._prepared.close()
         sandbox, self._sandbox = self._sandbox, None
@@ -151,7 +147,6 @@ class KernelSandboxes:
         return sandbox is not None
 
     async def close(self) -> None:
-        """See `SandboxKeeper.close`."""
         await self.stop(prepared=True)
 
 
@@ -160,7 +155,7 @@ Connect = Callable[[], Awaitable[SandboxKeeper | None]]
 
 
 class NotebookSandboxes:
-    """The sandbox for the magics. The first use decides between server and kernel as the owner."""
+    """A `SandboxKeeper` for the magics. The first use decides between server and kernel as the owner."""
 
     def __init__(self, connect: Connect | None = None) -> None:
         self._connect = connect
@@ -173,7 +168,7 @@ class NotebookSandboxes:
         self._newest: SandboxOptions | None = None
         """Options of the newest sandbox that a cell has needed."""
         self._stopped = False
-        """True after `stop`: nothing is prepared until a cell needs a sandbox again."""
+        """True after `stop(prepared=True)`: nothing is prepared until a cell needs a sandbox again."""
 
     async def keeper(self) -> SandboxKeeper:
         """Return a keeper at this kernel's Jupyter server if there is one, else a keeper in this kernel."""
@@ -217,31 +212,24 @@ class NotebookSandboxes:
         return make() if make else None
 
     async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
-        """See `SandboxKeeper.acquire`."""
         self._stopped, self._newest = False, options
         return await (await self.keeper()).acquire(options, fresh=fresh)
 
     async def current(self) -> Sandbox | None:
-        """See `SandboxKeeper.current`."""
         return await (await self.keeper()).current()
 
     async def status(self) -> SandboxStatus:
-        """See `SandboxKeeper.status`."""
         return await (await self.keeper()).status()
 
-    async def reset(self, options: SandboxOptions) -> Sandbox:
-        """End the sandbox and start an empty one."""
-        return await self.acquire(options, fresh=True)
-
     async def stop(self, *, prepared: bool = False) -> bool:
-        """See `SandboxKeeper.stop`."""
         self._stopped = prepared
         return await (await self.keeper()).stop(prepared=prepared)
 
     async def stop_idle(self) -> str | None:
-        """End the sandbox of another notebook on the server, and return the notebook's name; None if none is idle.
+        """End an idle sandbox of another notebook on the server, and return that notebook's name.
 
-        Of several idle sandboxes, the one that has been idle longest is ended.
+        Of several idle sandboxes, the one that has been idle longest is ended. Return None if no such sandbox is idle,
+        or if this kernel keeps its own sandbox.
         """
         stop = getattr(await self.keeper(), "stop_idle", None)
         name: str | None = await stop() if stop else None
@@ -299,12 +287,11 @@ class Forks:
         self._runs[run.folder.resolve()] = run
 
     def at(self, path: Path) -> Run | None:
-        """Return the fork in a folder, or None."""
+        """Return the fork in a folder. None if this kernel has no fork in this folder."""
         return self._runs.get(path.expanduser().resolve())
 
     @property
     def open(self) -> list[Run]:
-        """Forks whose sandboxes are open."""
         return [run for run in self._runs.values() if run.context.living() is not None]
 
     async def close(self) -> None:
@@ -312,7 +299,6 @@ class Forks:
         await asyncio.gather(*(_closed(run) for run in self.open), return_exceptions=True)
 
     def status_text(self) -> str:
-        """Return a line for each open fork."""
         names = [run.folder.name for run in self.open]
         return "\n".join(
             f"A fork is open: {name}; %sandbox load {name} -o other shows it, other.close() ends it."

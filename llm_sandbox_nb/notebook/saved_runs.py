@@ -47,7 +47,6 @@ def notebook_name(namespace: Mapping[str, Any], environment: Mapping[str, str] =
 
 
 def runs_folder(settings: SandboxSettings, namespace: dict[str, Any]) -> Path:
-    """Return the folder with the runs of this notebook."""
     return Path(settings.output_dir) / notebook_name(namespace)
 
 
@@ -131,7 +130,6 @@ def find_run(name: str, folder: Path, forks: Forks | None = None) -> Run:
 
 
 def show_run(run: Run, shell: Any, caps: Caps) -> None:
-    """Show the final card of a run."""
     card = Card(caps, run.folder)
     for event in run.trajectory.events:
         card.add(event)

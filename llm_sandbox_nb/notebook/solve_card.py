@@ -56,7 +56,7 @@ class SolveCard:
 
     @property
     def can_decide(self) -> bool:
-        """True if a person can decide on a pause of the run at the server."""
+        """True if a person can decide at the server how the run resumes when it pauses."""
         return self._watchers.publisher is not None
 
     def start(self, run: Run) -> None:
@@ -66,7 +66,6 @@ class SolveCard:
         self._clock = asyncio.ensure_future(self._advance())
 
     def listen(self, event: Event) -> None:
-        """Show an event of the run on the card."""
         self._watchers.listen(event)
         self._card.add(event)
         self._display.add(event)

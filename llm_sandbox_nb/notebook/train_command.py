@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from llm_sandbox_nb.card.text import escape
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.notebook.display import UpdatedOutput, has_front_end
 from llm_sandbox_nb.notebook.errors import SandboxTrainingError, SandboxUsageError, in_one_sentence
+from llm_sandbox_nb.notebook.magic_options import split_words
 from llm_sandbox_nb.options.parser import Parser
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.plain_text import first_line, plain
@@ -55,7 +55,7 @@ class TrainCommand:
             KeyboardInterrupt: if the cell was interrupted; the sandboxes are closed.
         """
         try:
-            words = shlex.split(rest)
+            words = split_words("train ACTION ...", rest, 0, 1_000)
             parsed = _parsed(words)
             if parsed is None:
                 return

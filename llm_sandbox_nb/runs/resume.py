@@ -14,7 +14,7 @@ from llm_sandbox_nb.agent.control.frontends import (
     pause_handler,
     refusing_handler,
 )
-from llm_sandbox_nb.agent.control.pause_rules import PauseRules
+from llm_sandbox_nb.agent.control.pause_rules import PauseRules, pause_rules
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.conversation_state import conversation_state, worked
 from llm_sandbox_nb.agent.errors import InputError
@@ -23,13 +23,7 @@ from llm_sandbox_nb.agent.mcp_client.configuration import ServerNames
 from llm_sandbox_nb.agent.mcp_client.servers import McpServers
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, public_settings
 from llm_sandbox_nb.agent.run_record import IN_USE, RunRecord, disown_files, in_use_by_another, owns_files
-from llm_sandbox_nb.agent.run_spec import (
-    RunSpec,
-    SandboxOpening,
-    checked_pause_rules,
-    require_decider,
-    with_given,
-)
+from llm_sandbox_nb.agent.run_spec import RunSpec, SandboxOpening, require_decider, with_given
 from llm_sandbox_nb.agent.session import Session
 from llm_sandbox_nb.formatting import format_cost, plural
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings, Recalls
@@ -273,7 +267,7 @@ def _pause_rules(run: RunRecord, known: PauseRules, given: Mapping[str, Any]) ->
             f"The run paused where the function {missing[0]} returned true, and records contain no functions: give it "
             f"again, as in result.resume(break_when={missing[0]}), or resume without it: break_when=()."
         )
-    new = checked_pause_rules(**given)
+    new = pause_rules(**given)
     return dataclasses.replace(
         known,
         step=new.step if "step" in given else known.step,

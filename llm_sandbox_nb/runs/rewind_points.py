@@ -8,7 +8,7 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 Before = Literal["call"]
-"""Place in a step: `call` is before its calls, and None is the end of the step."""
+"""Place in a step: `call` is before the calls of the step, and None is the end of the step."""
 _EXECUTED = ev.CallHeld | ev.CallDecided | ev.CallStarted | ev.CallFinished
 _ENDINGS = (
     ev.RunFinished | ev.Continued | ev.RewindStarted | ev.Rewound | ev.Facts | ev.CheckStarted | ev.Checked
@@ -19,7 +19,8 @@ def end_of_step(trajectory: Trajectory, step: int) -> str:
     """Return the id of the last event of a step. Step 0 stands for the time before the first step.
 
     Raises:
-        ValueError: if this attempt does not have the step. The message names the existing steps.
+        ValueError: if the current attempt of `trajectory` does not have the step (the message names the existing
+            steps), or if nothing has happened in the run yet.
     """
     _check_step(trajectory, step, 0)
     found: str | None = None

@@ -15,7 +15,7 @@ from llm_sandbox_nb.agent.control.frontends import (
     pause_handler,
     refusing_handler,
 )
-from llm_sandbox_nb.agent.control.pause_rules import Predicate
+from llm_sandbox_nb.agent.control.pause_rules import Predicate, pause_rules
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.inputs import InputFiles, StartingFiles, check_inputs
@@ -26,13 +26,7 @@ from llm_sandbox_nb.agent.original_prompts import WhosePrompts, chosen_prompts
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, new_run_folder
 from llm_sandbox_nb.agent.run_options import OPTION_DEFAULTS, ContextMode, Nudges, RunOptions, ToolCalls
-from llm_sandbox_nb.agent.run_spec import (
-    RunSpec,
-    SandboxOpening,
-    checked_pause_rules,
-    require_decider,
-    with_given,
-)
+from llm_sandbox_nb.agent.run_spec import RunSpec, SandboxOpening, require_decider, with_given
 from llm_sandbox_nb.agent.session import Session
 from llm_sandbox_nb.agent.tools.toolbox import Toolbox, with_own_tools
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings, WritesCalls
@@ -52,7 +46,7 @@ class LiveCard(Protocol):
 
     @property
     def can_decide(self) -> bool:
-        """True if a person can decide on a pause of the run."""
+        """True if a person can decide how the run resumes when it pauses."""
         ...
 
     def start(self, run: Run) -> None: ...
@@ -162,8 +156,8 @@ async def solve(
             `run.checks` has the verdicts.
         check_files: files that only the check gets, in the form of `inputs`. The command of the check runs in the
             folder of these files.
-        check_tries: how often the result is checked. After each failed check except the last, the model reads the
-            output and continues in its sandbox.
+        check_tries: maximum number of checks of the result. After each failed check except the last, the model reads
+            the output and continues in its sandbox.
         check_timeout: timeout in seconds for each check.
         tools: your own functions that the model can call too. Their names, docstrings and types explain them to the
             model. These functions run in this process with your rights, and not in the sandbox.
@@ -190,6 +184,7 @@ async def solve(
     Raises:
         InputError, ModelError: if the task is empty, an input or a key is missing, a script or a provider does not
             exist, or an MCP server does not start. In these cases, no run is started.
+        SandboxError: if an MCP server needs the sandbox, and the sandbox does not open. No run is started either.
         RunError: if the model, the sandbox or this program failed. `error.run` is the run.
         asyncio.CancelledError: if the run was interrupted. The record says so.
     """
@@ -228,7 +223,7 @@ async def solve(
         check=checked_check(check, check_files, check_tries, check_timeout),
         toolbox=with_own_tools(tools),
         doubts=tuple(doubts),
-        pause_rules=checked_pause_rules(step, breakpoints, break_when, approve),
+        pause_rules=pause_rules(step, breakpoints, break_when, approve),
         make_model=lambda name: _other_model(name, model, api_base, api_key),
         provenance=provenance,
         isolation=_isolation(sandbox, isolation),

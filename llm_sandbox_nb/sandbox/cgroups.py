@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+PROC = Path("/proc")
 CONTROLLERS = ("memory", "pids", "cpu")
 """Controllers that limit a sandbox."""
 NO_LIMIT_BYTES = 2**60
@@ -28,7 +30,7 @@ def find_hierarchies(proc: Path) -> Iterator[tuple[int, frozenset[str], str, Pat
 
     The mount point shows the topmost group. For version 2, the set of controllers is empty. `proc` is the folder /proc.
     """
-    for line in (proc / "self/mountinfo").read_text().splitlines():
+    for line in read_if_there(proc / "self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         root, point = before.split(" ")[3:5]
@@ -38,24 +40,29 @@ def find_hierarchies(proc: Path) -> Iterator[tuple[int, frozenset[str], str, Pat
             yield 1, frozenset(options.split(",")) & frozenset(CONTROLLERS), root, Path(point)
 
 
+def groups_of(proc: Path, process: str = "self") -> Iterator[tuple[int, frozenset[str], Path, Path]]:
+    """Yield version, controllers, folder and mount point of each control group of a process.
+
+    A hierarchy that is mounted several times is yielded several times. For version 2, the set of controllers is empty.
+    """
+    hierarchies = list(find_hierarchies(proc))
+    for line in read_if_there(proc / process / "cgroup").splitlines():
+        _, names, group = line.split(":", 2)
+        controllers = frozenset(names.split(",")) & frozenset(CONTROLLERS)
+        if names and not controllers:
+            continue
+        for version, mounted, root, point in hierarchies:
+            if version == (1 if names else 2) and controllers <= mounted:
+                below = group.removeprefix(root).lstrip("/") if group.startswith(root) else ""
+                yield version, controllers, point / below, point
+
+
 def own_groups(controller: str) -> list[tuple[Path, int]]:
     """Return the control groups of this process for `controller`, each with its version, the innermost group first."""
-    proc = Path("/proc")
-    try:
-        lines = (proc / "self/cgroup").read_text().splitlines()
-        hierarchies = list(find_hierarchies(proc))
-    except (OSError, ValueError):
-        return []
     found = []
-    for line in lines:
-        _, controllers, name = line.split(":", 2)
-        for version, mounted, root, point in hierarchies:
-            if (
-                version == 2
-                if not controllers
-                else controller in controllers.split(",") and controller in mounted
-            ):
-                group = point / name.removeprefix(root).lstrip("/")
+    with contextlib.suppress(ValueError):
+        for version, controllers, group, point in groups_of(PROC):
+            if version == 2 or controller in controllers:
                 while group.is_relative_to(point):
                     found.append((group, version))
                     group = group.parent
@@ -85,17 +92,12 @@ def memory_peak_of_container(pid: int, container: str) -> int | None:
     None if the kernel does not report it, or if the container is on another machine. The container's id must be in the
     name of the process's control group, because `pid` may be the id of an unrelated process here.
     """
-    for line in read_if_there(Path(f"/proc/{pid}/cgroup")).splitlines():
-        _, controllers, group = line.split(":", 2)
-        version = 1 if controllers else 2
-        counts_memory = version == 2 or "memory" in controllers.split(",")
-        if not counts_memory or container not in _CONTAINER_ID.findall(group):
-            continue
-        for other, mounted, root, point in find_hierarchies(Path("/proc")):
-            if other == version and (version == 2 or "memory" in mounted):
-                peak = memory_peak(point / group.removeprefix(root).lstrip("/"), version)
-                if peak is not None:
-                    return peak
+    for version, controllers, group, _ in groups_of(PROC, str(pid)):
+        counts_memory = version == 2 or "memory" in controllers
+        if counts_memory and container in _CONTAINER_ID.findall(str(group)):
+            peak = memory_peak(group, version)
+            if peak is not None:
+                return peak
     return None
 
 
@@ -110,5 +112,4 @@ def _given_back(group: Path) -> int:
 
 def _number(path: Path) -> int | None:
     text = read_if_there(path)
-    # Version 1 of the control groups writes a number near 2 ** 63 for "no limit".
-    return int(text) if text.isdigit() and int(text) < 1 << 60 else None
+    return int(text) if text.isdigit() and int(text) < NO_LIMIT_BYTES else None

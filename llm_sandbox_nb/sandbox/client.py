@@ -105,7 +105,7 @@ class ChannelSandbox(CheckpointingSandbox):
         self.directories = directories
         self.protection = protection
         self.executor: Mapping[str, Any] = {}
-        """The executor's answer to the greeting, with `version`, `python`, `pid`, `uid`, ..."""
+        """The executor's answer to the greeting, with `pid`, `bash`, `door`, ..."""
         self.deliver: Deliver | None = None
         """See `ExecutorConnection.deliver`."""
         self.release_pack: Callable[[], None] | None = None

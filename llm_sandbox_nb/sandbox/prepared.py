@@ -61,8 +61,6 @@ class PreparedSandboxes(Generic[T]):
         start: function that starts a sandbox for an owner.
         end: function that ends a started sandbox.
         box: function that returns the sandbox in a result of `start`, or None if the sandbox has ended.
-        free_memory: function that returns the free memory in bytes, or None if it is unknown.
-        check_interval: seconds between two checks, see `CHECK_INTERVAL`.
     """
 
     def __init__(
@@ -70,13 +68,8 @@ class PreparedSandboxes(Generic[T]):
         start: Callable[[SandboxOptions, str], Awaitable[T]],
         end: Callable[[T], Awaitable[object]],
         box: Callable[[T], ChannelSandbox | None],
-        *,
-        free_memory: Callable[[], int | None] | None = None,
-        check_interval: float = CHECK_INTERVAL,
     ) -> None:
         self._start, self._end, self._box = start, end, box
-        self._free_memory = free_memory or available_memory
-        self._check_interval = check_interval
         self._entries: list[_Entry[T]] = []
         self._refused: dict[str, SandboxOptions] = {}
         """Options with which the newest start for an owner has failed, by owner. `prepare` does not try these options
@@ -113,7 +106,7 @@ class PreparedSandboxes(Generic[T]):
                 self._drop(entry)
         self._wanted[owner] = options, count, seconds
         for _ in range(count - len(fitting)):
-            if self._is_memory_low():
+            if _is_memory_low():
                 return
             start = asyncio.create_task(self._start_one(options, owner))
             expires = start.get_loop().time() + seconds
@@ -216,14 +209,10 @@ class PreparedSandboxes(Generic[T]):
         except (SandboxError, OSError) as error:
             logger.warning("A prepared sandbox did not end cleanly: %s", error)
 
-    def _is_memory_low(self) -> bool:
-        free = self._free_memory()
-        return free is not None and free < MIN_FREE_BYTES
-
     async def _check_regularly(self) -> None:
         while self._entries:
-            await asyncio.sleep(self._check_interval)
-            low, now = self._is_memory_low(), asyncio.get_running_loop().time()
+            await asyncio.sleep(CHECK_INTERVAL)
+            low, now = _is_memory_low(), asyncio.get_running_loop().time()
             for entry in [*self._entries]:
                 if low or now >= entry.expires or self._has_ended(entry):
                     self._drop(entry)
@@ -258,6 +247,11 @@ def available_memory() -> int | None:
             if line.startswith("MemAvailable:"):
                 limits.append(int(line.split()[1]) * 1024)
     return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _is_memory_low() -> bool:
+    free = available_memory()
+    return free is not None and free < MIN_FREE_BYTES
 
 
 def _surroundings(options: SandboxOptions) -> object:

@@ -35,8 +35,8 @@ CHUNK = struct.Struct(">I")
 """Header of a piece of content: its length. The length 0 ends the content."""
 CHUNK_SIZE = 256 * 1024
 DIRECTORY, FILE, LINK, SAME, SKIPPED, THE_END = b"DFLHSE"
-"""Kinds of entries. `SAME` is a further name of an earlier file. Only uploads have `LINK`. The content of `SKIPPED` is
-the reason why the entry was left out."""
+"""Kinds of entries. `SAME` is a hard link: another name of a file whose entry came earlier in the stream. Only uploads
+have `LINK`, a symbolic link. The content of `SKIPPED` is the reason why the entry was left out."""
 NAME_TAKEN = "a file with this name is already there"
 
 
@@ -108,7 +108,10 @@ class Planned:
 
 @dataclass
 class UploadPlan:
-    """The entries of an upload. `left_out` has a sentence for each entry that is missing or will not work inside."""
+    """The entries of an upload.
+
+    `left_out` has a sentence for each entry that is missing or will not work in the sandbox.
+    """
 
     entries: list[Planned] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -252,8 +255,8 @@ MAX_ENTRIES = 100_000
 """Maximum number of files and folders that a download makes."""
 _FREE_ENTRIES = 1000
 _BYTES_PER_ENTRY = 4096
-"""Bytes that each file or folder takes on a disk at least. A download may make one more entry than `_FREE_ENTRIES` for
-each time that this number fits into the limit in bytes."""
+"""Minimum bytes that a file or folder takes on a disk. A download may make `_FREE_ENTRIES` files and folders, and one
+more for each `_BYTES_PER_ENTRY` bytes of its limit."""
 _MAX_DEPTH = 100
 _MAX_NAME_BYTES = 255
 _MAX_PATH_BYTES = 4096

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from jupyter_core.paths import jupyter_data_dir
 from jupyter_server.extension.application import ExtensionApp
-from traitlets import Instance, Type
+from traitlets import Instance
 
 from llm_sandbox_nb.server.card_handlers import card_routes
 from llm_sandbox_nb.server.handlers import rest_routes
@@ -40,14 +40,8 @@ class SandboxApp(ExtensionApp):
 
     name = "llm_sandbox_nb"
     extension_url = "/llm-sandbox/api/info"
-    load_other_extensions = True
     classes = [SandboxManager, SandboxPolicy, RunRegistry]  # noqa: RUF012 - as traitlets declares it
 
-    manager_class = Type(
-        SandboxManager,
-        klass=SandboxManager,
-        help="The class that manages sandboxes.",
-    ).tag(config=True)
     manager = Instance(SandboxManager, allow_none=True)
     runs = Instance(RunRegistry, allow_none=True)
     histories = Instance(HistoryReaders, allow_none=True)
@@ -57,7 +51,7 @@ class SandboxApp(ExtensionApp):
         server: Any = self.serverapp
         kernels = ServerKernels(server.kernel_manager, server.session_manager)
         activity_times = server.web_app.settings["last_activity_times"]
-        self.manager = self.manager_class(
+        self.manager = SandboxManager(
             parent=self,
             kernels=kernels,
             server_key=f"{server.root_dir}|{server.base_url}",
@@ -129,6 +123,3 @@ def _local_url(serverapp: Any) -> str:
         host = "[::1]" if ":" in serverapp.ip else "127.0.0.1"
         url = url._replace(netloc=f"{host}:{serverapp.port}")
     return url.geturl()
-
-
-main = SandboxApp.launch_instance

@@ -291,8 +291,7 @@ class StatsHandler(SandboxAPIHandler):
     @rest_verb
     async def get(self, sandbox_id: str) -> None:
         """Return the process count, CPU time and memory. Reading these figures does not reset the idle timer."""
-        usage = await self.meter.measure(self.manager.running(sandbox_id, used=False))
-        self.finish(usage.to_json())
+        self.finish(asdict(await self.meter.measure(self.manager.running(sandbox_id, used=False))))
 
 
 class FilesHandler(SandboxAPIHandler):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from llm_sandbox_nb.own_folder import open_file
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
 from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, rest_verb
 from llm_sandbox_nb.server.history_reader import HistoryReader, HistoryReaders
@@ -107,15 +107,10 @@ class OldDiffHandler(HistoryAPIHandler):
 
 def _journal(folder: Path, limit: int) -> bytes:
     try:
-        # Do not follow a link, and do not wait for the other end of a FIFO.
-        own = os.O_NOFOLLOW | os.O_NONBLOCK
-        with open(folder / JOURNAL, "rb", opener=lambda path, flags: os.open(path, flags | own)) as file:
-            regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            data = file.read(limit + 1) if regular else b""
+        with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
+            data = file.read(limit + 1)
     except OSError:
-        regular = False
-    if not regular:
-        raise FileNotFoundError(f"The run's folder holds no file {JOURNAL}.")
+        raise FileNotFoundError(f"The run's folder holds no file {JOURNAL}.") from None
     if len(data) > limit:
         raise OutputLimitExceededError(
             f"The journal is larger than the limit of {limit} bytes; open it as a file."

@@ -124,11 +124,9 @@ class SandboxManager(LoggingConfigurable):
         return [managed for managed in self.all() if not managed.prepared]
 
     def prepared(self, kernel_id: str) -> int:
-        """Return the number of sandboxes that are prepared for a kernel."""
         return self._prepared.count(kernel_id)
 
     def busy(self) -> list[ManagedSandbox]:
-        """Return the sandboxes with a pending request."""
         return [managed for managed in self.all() if managed.requests]
 
     def idle(self, kernel_id: str = "") -> list[ManagedSandbox]:

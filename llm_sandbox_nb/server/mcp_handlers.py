@@ -89,7 +89,7 @@ class Caller:
 
 @dataclass(eq=False)
 class KernelHost:
-    """Host that executes calls in the kernels that have opened their sandboxes to outside agents."""
+    """A `ToolHost` that executes calls in the kernels that have opened their sandboxes to outside agents."""
 
     caller: Caller
     manager: SandboxManager
@@ -97,11 +97,9 @@ class KernelHost:
 
     @property
     def principal(self) -> str:
-        """See `ToolHost.principal`."""
         return self.caller.principal
 
     async def call(self, tool: str, arguments: Json, client: ClientFacts, agreed: str) -> Json:
-        """See `ToolHost.call`."""
         if self.caller.sandbox_id is None and tool == "list_sandboxes":
             return await self._list(client)
         try:
@@ -178,7 +176,6 @@ class McpHandler(JupyterHandler):
     _answering: asyncio.Task[Json] | None = None
     _streaming = False
     _session: McpSession | None = None
-    _token: object = None
 
     async def prepare(self) -> None:  # type: ignore[override]  # as in JupyterHandler, without cookies and login pages
         """Refuse requests with a foreign host name or from a foreign page, before the body is read."""
@@ -254,10 +251,10 @@ class McpHandler(JupyterHandler):
         header = self.request.headers.get("MCP-Protocol-Version")
         modern = message.modern or header == MODERN or (header is not None and header not in LEGACY)
         if message.method == "initialize" and not message.modern:
-            client, version, result = initialized(message)
+            client, result = initialized(message)
             if message.id is None:
                 raise McpError(INVALID_REQUEST, "initialize is a request, so it needs an id.")
-            session = self.services.sessions.begin(caller.principal, client, version)
+            session = self.services.sessions.begin(caller.principal, client)
             self.set_header("Mcp-Session-Id", session.id)
             self._send(response(message.id, result))
             return
@@ -332,12 +329,10 @@ class McpHandler(JupyterHandler):
     # --- the way back: see `ClientLink` ---
 
     def notify(self, message: Json) -> None:
-        """See `ClientLink.notify`."""
         if self._streaming:
             self._write_event(message)
 
     async def elicit(self, params: Json) -> Json | None:
-        """See `ClientLink.elicit`."""
         if self._session is None or "text/event-stream" not in self.request.headers.get("Accept", ""):
             return None
         return await self._session.elicit(params, self._write_event)

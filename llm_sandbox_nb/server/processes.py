@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
@@ -52,15 +51,11 @@ class SandboxUsage:
     cpu_seconds: float
     memory_bytes: int
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 class UsageMeter:
     """Meter for the resource use of sandboxes. Each sandbox is measured at most once per `_MEASUREMENT_SECONDS`."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """Create the meter. `clock` returns seconds."""
         self._clock = clock
         self._last: OrderedDict[str, SandboxUsage] = OrderedDict()
 

@@ -220,12 +220,10 @@ class RunPublishHandler(RunSocket):
         return next((id for id in own if id == sandbox_id), None)
 
     def send(self, message: Json) -> None:
-        """See `Kernel.send`."""
         with contextlib.suppress(WebSocketClosedError):
             self.write_message(json.dumps(message))
 
     def dismiss(self, reason: str) -> None:
-        """See `Kernel.dismiss`."""
         self.close(REPLACED, reason)
 
     def on_close(self) -> None:

@@ -1,7 +1,7 @@
 """Conversion between conversations and token ids, for the first prompt, the texts between replies, and the replies.
 
-A reply's ids are used as they were sampled. Only texts of the environment are encoded, each of them once, so that the
-trained ids are the sampled ids. A chat template is tested before use. After a reply, the template must add only the
+A reply's token ids are used as they were sampled. Only texts of the environment are encoded, each of them once, so that
+the trained ids are the sampled ids. A chat template is tested before use. After a reply, the template must add only the
 results of the tools. If the template writes a reply, the reply must be parsed back to the same calls.
 """
 
@@ -65,7 +65,7 @@ class ChatTokens:
     def __init__(self, tokenizer: Tokenizer, *, in_text: bool = False) -> None:
         self.tokenizer, self.in_text = tokenizer, in_text
         self.end = int(tokenizer.eos_token_id or 0)
-        """Id that ends a reply."""
+        """Token id that ends a reply."""
         self._as_text = False
         """True if the template expects arguments as JSON texts. Most templates expect objects."""
         self._most_calls: int | None = None
@@ -82,18 +82,18 @@ class ChatTokens:
         return f"{family}, {name}" if name else family
 
     def first(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[int]:
-        """Return the ids of a conversation up to the beginning of the first reply."""
+        """Return the token ids of a conversation up to the beginning of the first reply."""
         return self._ids(messages, lambda guarded: self._text(guarded, tools, reply=True))
 
     def between(self, messages: Sequence[dict[str, Any]], *, calls: Sequence[ToolCall] = ()) -> list[int]:
-        """Return the ids of messages after a reply with the given calls, up to the beginning of the next reply.
+        """Return the token ids of messages after a reply with the given calls, up to the beginning of the next reply.
 
-        The id that ends the reply is not included.
+        The token id that ends the first of these replies is not included.
         """
         return self._ids(messages, lambda guarded: self._after_reply(guarded, calls))
 
     def reply(self, message: dict[str, Any], after: Sequence[dict[str, Any]] = ()) -> list[int]:
-        """Return the ids of a reply that was not sampled: the encoded text of the template, and the end id.
+        """Return the token ids of a reply that was not sampled: the encoded text of the template, and the id `end`.
 
         `after` are the messages after the reply, because some templates write the last reply differently.
 
@@ -117,7 +117,10 @@ class ChatTokens:
     def read(
         self, ids: Sequence[int], tools: Sequence[dict[str, Any]], number: int
     ) -> tuple[str, str, tuple[ToolCall, ...]]:
-        """Parse the text, the reasoning and the calls in the ids of reply `number`."""
+        """Return the text, the reasoning and the calls in the token ids of a reply.
+
+        `number` is the number of the reply. The ids of its calls contain this number.
+        """
         ids = ids[:-1] if ids and ids[-1] == self.end else ids
         written = self.tokenizer.decode(list(ids), skip_special_tokens=False)
         splitter = ThinkingSplitter()

@@ -267,14 +267,15 @@ def load_config(name: str | Path, changes: Mapping[str, Any] | None = None) -> T
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} has to hold keys such as `steps:` and `rollouts:`.")
-    for dotted, value in (changes or {}).items():
-        _change(content, dotted, value)
-    return make_config(content)
+    return _changed(content, changes or {})
 
 
 def changed_config(config: TrainingConfig, changes: Mapping[str, Any]) -> TrainingConfig:
     """Return the configuration with changed values; see `load_config`. Raise ConfigError if a key or value is wrong."""
-    content = yaml.safe_load(config.as_yaml())
+    return _changed(yaml.safe_load(config.as_yaml()), changes)
+
+
+def _changed(content: dict[str, Any], changes: Mapping[str, Any]) -> TrainingConfig:
     for dotted, value in changes.items():
         _change(content, dotted, value)
     return make_config(content)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.text_scorers import Score
-from llm_sandbox_nb.runs.event_loops import EventLoops
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.training.record import RecordError, TrainingRecord
 from llm_sandbox_nb.training.reward import reward
+from llm_sandbox_nb.training.rollouts import in_loop
 from llm_sandbox_nb.training.training_run import task_and_rows
 
 
@@ -33,7 +32,7 @@ def reward_of(run: Run) -> Score:
                 scoring, scorer, config.rollouts, row, str(run.stop_reason), run.answer, run.folder
             )
 
-    return asyncio.run_coroutine_threadsafe(score(), EventLoops.own()).result()
+    return in_loop(score())
 
 
 def _group_of(folder: Path) -> tuple[TrainingRecord, str]:

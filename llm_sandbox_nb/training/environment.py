@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -24,14 +24,12 @@ from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.model.request import assistant_message
 from llm_sandbox_nb.model.stream import Assembly
-from llm_sandbox_nb.runs.event_loops import EventLoops
-from llm_sandbox_nb.training.rollouts import Rollout, RolloutError, RolloutSetting, RolloutWorkers
+from llm_sandbox_nb.training.rollouts import Rollout, RolloutError, RolloutSetting, RolloutWorkers, in_loop
 from llm_sandbox_nb.training.token_model import TokenConversation
 
 OVER = "The run is over: this call was not executed."
 LEFT_OUT: Any = None
 """Default value of an argument that a call may leave out."""
-_T = TypeVar("_T")
 _Method = TypeVar("_Method", bound=Callable[..., str])
 
 
@@ -97,7 +95,7 @@ class SandboxEnvironment:
         Raises:
             RolloutError: if no sandbox can be opened.
         """
-        return self._environments.in_loop(self._reset(row))
+        return in_loop(self._reset(row))
 
     @_as_declared
     def execute_bash(self, command: str, timeout: float = LEFT_OUT) -> str:
@@ -148,7 +146,7 @@ class SandboxEnvironment:
         return environments.setting.chat.harmless(str(messages[-1]["content"]))
 
     def _call(self, name: str, **arguments: Any) -> str:
-        return self._environments.in_loop(self._answer(name, arguments))
+        return in_loop(self._answer(name, arguments))
 
     async def _answer(self, name: str, arguments: Mapping[str, Any]) -> str:
         if self._model is None or self._work is None or self._work.done():
@@ -201,11 +199,11 @@ class SandboxEnvironments:
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.in_loop(self.workers.__aenter__())
+        in_loop(self.workers.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.in_loop(self._close())
+        in_loop(self._close())
 
     async def _close(self) -> None:
         try:
@@ -213,7 +211,7 @@ class SandboxEnvironments:
                 with contextlib.suppress(RolloutError):
                     await environment._end()
         finally:
-            await self.workers.__aexit__(None, None, None)
+            await self.workers.__aexit__()
 
     def environment(self) -> SandboxEnvironment:
         made = SandboxEnvironment(self)
@@ -229,7 +227,7 @@ class SandboxEnvironments:
 
     def reward(self, environments: Sequence[SandboxEnvironment], **_: Any) -> list[float | None]:
         """End the rollouts and return their rewards, as TRL's reward function. A lost rollout has the reward None."""
-        return self.in_loop(self._rewards(environments))
+        return in_loop(self._rewards(environments))
 
     async def _rewards(self, environments: Sequence[SandboxEnvironment]) -> list[float | None]:
         ended = await asyncio.gather(*(environment._end() for environment in environments))
@@ -237,7 +235,3 @@ class SandboxEnvironments:
             *(self.workers.rewarded(rollout) for rollout in ended if rollout is not None)
         )
         return [rollout.reward for rollout in scored]
-
-    def in_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine in the event loop of the sandboxes."""
-        return asyncio.run_coroutine_threadsafe(work, EventLoops.own()).result()

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from llm_sandbox_nb.benchmark.item_pipeline import FatalError
-from llm_sandbox_nb.benchmark.ray_hosts import CallLostError, NodeActor, RayHosts, make_actor, packed, unpack
+from llm_sandbox_nb.benchmark.ray_hosts import CallLostError, NodeActor, RayHosts, packed, unpack
 from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.runner import together
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.training.generation import BatchGenerator, Generated, Generator
@@ -139,7 +140,7 @@ class RolloutHost(NodeActor):
         return ""
 
     async def _close_sandboxes(self) -> None:
-        await self._workers.__aexit__(None, None, None)
+        await self._workers.__aexit__()
 
 
 class RayRollouts:
@@ -163,8 +164,11 @@ class RayRollouts:
         self._hosts = RayHosts(address, RolloutHost, self._given, at_once, option="rollouts.ray")
 
     def _given(self) -> tuple[Any, ...]:
+        import ray
+
         if self._relay is None:
-            self._relay = make_actor(Relay, 10_000)
+            relay: Any = ray.remote(Relay)
+            self._relay = relay.options(num_cpus=0, max_concurrency=10_000).remote()
         return self._setting, self._at_once, self._relay
 
     async def __aenter__(self) -> Self:
@@ -193,15 +197,8 @@ class RayRollouts:
         self._generator = generator
         if self._answering is None:
             self._answering = asyncio.create_task(self._answer())
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._one(row, generator, folder, order))
-                    for order, row in enumerate(rows)
-                ]
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from failures
-        return check_ended([task.result() for task in tasks], self._setting)
+        rollouts = await together(self._one(row, generator, folder, order) for order, row in enumerate(rows))
+        return check_ended(rollouts, self._setting)
 
     async def _one(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:
         waits = generator.active() if isinstance(generator, BatchGenerator) else contextlib.nullcontext()

@@ -211,7 +211,7 @@ class TrainingRecord:
     # --- steps ---
 
     def steps(self) -> list[dict[str, Any]]:
-        return [dict(line) for line in read_lines(self.folder / STEPS)]
+        return read_lines(self.folder / STEPS)
 
     def add_step(self, figures: Mapping[str, Any]) -> None:
         """Append the figures of a step. After this call, the figures survive the end of this process."""
@@ -230,7 +230,7 @@ class TrainingRecord:
     # --- validations ---
 
     def validations(self) -> list[dict[str, Any]]:
-        return [dict(line) for line in read_lines(self.folder / VALIDATIONS)]
+        return read_lines(self.folder / VALIDATIONS)
 
     def add_validation(self, figures: Mapping[str, Any]) -> None:
         append_line(self.folder / VALIDATIONS, dict(figures))

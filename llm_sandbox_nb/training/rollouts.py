@@ -10,26 +10,26 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.sandbox_pool import OpenSandbox, SandboxPool
-from llm_sandbox_nb.analysis.load import Loaded
 from llm_sandbox_nb.analysis.usage import times_of
 from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, in_sandbox, with_one_reply
 from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.runner import together
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.task import Task, without_network
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.model.retries import RetryPolicy
+from llm_sandbox_nb.runs.event_loops import EventLoops
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError, SandboxError
 from llm_sandbox_nb.sandbox.open import open_sandbox
@@ -41,6 +41,7 @@ from llm_sandbox_nb.training.token_model import TokenConversation, TokenModel
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
 LOST = "lost"
 """Stop reason of a rollout whose attempts all failed. Such a rollout is left out of the training, and not scored 0."""
 GRACE = 120.0
@@ -120,6 +121,16 @@ def run_options(config: RolloutConfig) -> dict[str, Any]:
     return {"command_timeout": config.command_timeout, "tool_calls": config.calls, "same_failures": 0}
 
 
+def in_loop(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine in the event loop of the sandboxes, and return its result."""
+    future = asyncio.run_coroutine_threadsafe(work, EventLoops.own())
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
 class RolloutModel(Model, Protocol):
     """Model of one rollout, with the token ids of its conversation."""
 
@@ -142,11 +153,9 @@ class RolloutWorkers:
         await self.pool.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self._scoring.close()
-        await self.pool.__aexit__(kind, error, trace)
+        await self.pool.__aexit__(None, None, None)
 
     async def check(self) -> None:
         """Raise RolloutError if the scorer's file cannot be loaded, or the scorer cannot be a reward."""
@@ -167,15 +176,8 @@ class RolloutWorkers:
             RolloutError: if no sandbox can be opened at all.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self.one(row, generator, folder, order))
-                    for order, row in enumerate(rows)
-                ]
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from failures
-        return check_ended([task.result() for task in tasks], self.setting)
+        rollouts = await together(self.one(row, generator, folder, order) for order, row in enumerate(rows))
+        return check_ended(rollouts, self.setting)
 
     async def one(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:
         """Run and reward one rollout. The record is in `folder`/`order`.
@@ -237,10 +239,9 @@ class RolloutWorkers:
             waited_for.close()
             rollout.seconds = time.monotonic() - started
         trajectory = made.run.trajectory
-        times = times_of(Loaded("", "", "journal", made.run.journal, trajectory))
         rollout.folder, rollout.trajectory = made.run.folder, trajectory
         rollout.turns = len(model.conversation.replies)
-        rollout.tool_time = times.tools or 0.0
+        rollout.tool_time = times_of(trajectory).tools or 0.0
         rollout.answer = made.answer
         if made.error_kind:
             rollout.detail = made.error

@@ -7,9 +7,9 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from llm_sandbox_nb.benchmark.data import load_rows
 from llm_sandbox_nb.benchmark.digests import code_of, digest, prompt_digest
@@ -27,7 +27,7 @@ from llm_sandbox_nb.training.made_tasks import MADE, scripted_runs
 from llm_sandbox_nb.training.policy import Sampling, check_gguf, load_policy, needs_gguf, save_policy
 from llm_sandbox_nb.training.ray_rollouts import RayRollouts
 from llm_sandbox_nb.training.record import COMPLETE, END, START, TrainingRecord, step_figures
-from llm_sandbox_nb.training.rollouts import Rollout, RolloutSetting, RolloutWorkers, sandbox_options
+from llm_sandbox_nb.training.rollouts import Rollout, RolloutSetting, RolloutWorkers, in_loop, sandbox_options
 from llm_sandbox_nb.training.validation import (
     validation_figures,
     validation_line,
@@ -37,7 +37,6 @@ from llm_sandbox_nb.training.validation import (
 from llm_sandbox_nb.training.vllm_server import ServerGenerator
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-_T = TypeVar("_T")
 OnFigures = Callable[[Mapping[str, Any]], None]
 logger = logging.getLogger(__name__)
 _MIN_ANSWER_CHARACTERS = 4
@@ -194,12 +193,12 @@ class TrainingRun:
             self.config.name, self.task, self._chat, self.config.rollouts, self.config.data.scorer
         )
         workers = self._workers = self._make_workers(setting)
-        self._in_loop(workers.__aenter__())
+        in_loop(workers.__aenter__())
         try:
-            self._in_loop(workers.check())
+            in_loop(workers.check())
             return self._train(model, tokenizer)
         finally:
-            self._in_loop(workers.__aexit__(None, None, None))
+            in_loop(workers.__aexit__())
 
     def _make_workers(self, setting: RolloutSetting) -> RolloutWorkers | RayRollouts:
         config = self.config
@@ -242,7 +241,7 @@ class TrainingRun:
         if config.warm_up.runs or config.data.rows not in MADE:
             return warm_up.runs_to_imitate(config)
         self.say(f"{config.warm_up.count} scripted runs to imitate")
-        return self._in_loop(scripted_runs(self.task, config, self.record.folder / "warm-up"))
+        return in_loop(scripted_runs(self.task, config, self.record.folder / "warm-up"))
 
     def _tiny_policy(self) -> tuple[Any, Any]:
         config = self.config
@@ -347,12 +346,12 @@ class TrainingRun:
             folder = folder / (f"rank-{self._rank}" if self._processes > 1 else "")
             mine = (rows * how.repeats)[self._rank :: self._processes]
             workers = self._make_workers(RolloutSetting(self.config.name, task, self._chat, rollouts))
-            self._in_loop(workers.__aenter__())
+            in_loop(workers.__aenter__())
             try:
                 with grpo.sampling_as(trainer, sampling):
                     found, _ = self._sampled(workers, mine, folder, trainer, sampling)
             finally:
-                self._in_loop(workers.__aexit__(None, None, None))
+                in_loop(workers.__aexit__())
             seconds = time.monotonic() - started
             self._began += seconds
             figures = validation_figures(step, task.name, gather_object(found), seconds)
@@ -407,7 +406,7 @@ class TrainingRun:
                 rollouts = await workers.run(rows, generator, folder)
                 return rollouts, {"generation_time": generator.seconds, "batches": generator.requests}
 
-        return self._in_loop(work())
+        return in_loop(work())
 
     def _take_advantages(self, advantages: list[float]) -> None:
         first = self._rank * len(self._rollouts)
@@ -429,12 +428,3 @@ class TrainingRun:
             self.on_figures(self._figures)
             if (warning := no_gradient(self.record.steps())) is not None:
                 self.say(warning)
-
-    def _in_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine in the event loop of the sandboxes."""
-        future = asyncio.run_coroutine_threadsafe(work, EventLoops.own())
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise

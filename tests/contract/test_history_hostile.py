@@ -70,7 +70,7 @@ async def test_too_many_files(box: Any) -> None:
     await box.run("rm a; echo 2 > sub/b")
     told = await host.checkpoint(entries=2000)
     assert f"Left out, as there are more than 2000 files: {root}/many" in told.outcome["incomplete"]
-    assert told.outcome["entries"] <= 2010
+    assert len(host.manifest) <= 2010
     assert told.gone == [f"{root}/a"]
     assert host.content(f"{root}/sub/b") == b"2\n"
     await box.exec(
@@ -88,14 +88,14 @@ async def test_too_many_files(box: Any) -> None:
 async def test_too_much_content(box: Any) -> None:
     root = box.directories.root
     host = Host(box)
-    await box.run("head -c 3000000 /dev/urandom > a; head -c 9000000 /dev/urandom > b; echo small > c")
-    told = await host.checkpoint(file=5_000_000)
+    await box.run("head -c 3000000 /dev/urandom > a; truncate -s 2147483649 b; echo small > c")
+    told = await host.checkpoint()
     assert told.outcome["incomplete"] == f"Too large to be kept: {root}/b."
     assert host.manifest[f"{root}/b"][8] is None
     assert host.content(f"{root}/c") == b"small\n"
     told = await host.checkpoint(bytes=2_000_000, since=None)
     assert "Left out, as the checkpoint is full" in told.outcome["incomplete"]
-    assert told.outcome["bytes"] <= 2_000_000
+    assert sum(map(len, told.chunks.values())) <= 2_000_000
     await host.checkpoint()
     assert len(host.content(f"{root}/a")) == 3_000_000
     assert (await host.checkpoint()).outcome["incomplete"] == ""
@@ -122,7 +122,7 @@ async def test_deep_trees_and_odd_names(box: Any) -> None:
     assert "Too deep to be kept" in told.outcome["incomplete"]
     assert len([path for path in told.entries if path.startswith(f"{root}/odd/")]) == 6
     done = await host.restore(manifest)
-    assert done.outcome["failures"] == 0, done.outcome
+    assert done.outcome["failed"] == [], done.outcome
     assert [entry.path for entry in await box.list_files(".")] == sorted(
         f"{root}/{name}" for name in ("documents", "input", "output")
     )
@@ -136,8 +136,8 @@ async def test_files_that_never_hold_still(box: Any) -> None:
         " (while :; do mv a b; mv b a; done) 2>/dev/null & mkfifo pipe; head -c 3000000 /dev/zero > a"
     )
     for _ in range(10):
-        told = await host.checkpoint()
-        assert told.outcome["entries"] > 4
+        await host.checkpoint()
+        assert len(host.manifest) > 4
     still = await box.run("kill %1 %2 %3 && echo they ran all the time")
     assert still.stdout == b"they ran all the time\n"
 
@@ -193,7 +193,7 @@ async def test_nothing_runs_on_over_a_restore(box: Any) -> None:
     program = await begun(box, ["sh", "-c", again])
     await host.checkpoint()
     done = await host.restore(manifest)
-    assert done.outcome["failures"] == 0
+    assert done.outcome["failed"] == []
     assert done.outcome["incomplete"] == ""
     assert (await running).interrupted
     assert (await program).interrupted
@@ -245,7 +245,7 @@ async def test_a_restore_stays_in_the_working_directory(box: Any, tmp_path) -> N
     plan += host.file_records([f"{root}/d/f", *row[1:]])
     plan += host.file_records([str(outside / "f"), *row[1:]])
     done = await host.ask("restore", plan, id="r", since="c1")
-    assert done.outcome["failures"] == 7, done.outcome
+    assert len(done.outcome["failed"]) == 7, done.outcome
     assert sorted(path.name for path in outside.iterdir()) == ["mine"]
     told = await host.ask("checkpoint", id="next", since="r")
     assert told.entries[f"{root}/d"][1] == "l"
@@ -298,7 +298,7 @@ async def test_only_changed_pieces_and_holes(box: Any) -> None:
     plan += record("W", struct.pack(">Q", offset) + host.chunks[digest])
     folder = host.manifest[root]
     done = await host.ask("restore", plan + rows("M", folder), id="r", since=host.last)
-    assert done.outcome["failures"] == 0
+    assert done.outcome["failed"] == []
     assert (await truth(box, root))[0][f"{root}/f"] == before[0][f"{root}/f"]
     row = [*row[:6], 123_456_789, *row[7:]]
     row[8] = [row[8][0], *row[8][2:]]
@@ -333,7 +333,7 @@ async def test_the_strict_profile_without_root(box: Any) -> None:
     await box.run("chmod 700 shut shut/inner; rm -rf shut none; echo other > new")
     await host.checkpoint()
     done = await host.restore(manifest)
-    assert done.outcome["failures"] == 0, done.outcome
+    assert done.outcome["failed"] == [], done.outcome
     assert (await box.run("stat -c '%a %n' shut none")).stdout == modes.stdout
     assert (
         await box.run("chmod 700 shut shut/inner; chmod 600 shut/inner/x; cat shut/inner/x")

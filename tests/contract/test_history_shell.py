@@ -36,7 +36,6 @@ async def test_it_comes_back_whole(box: Any) -> None:
     assert before.stderr == b"", before.text
     told = await host.checkpoint()
     assert told.outcome["shell"]["state"] == "new"
-    assert told.outcome["shell"]["cwd"] == f"{box.directories.root}/a b"
     manifest, shell = dict(host.manifest), host.shell
     await box.run(
         "cd /; unset EXPORTED list; unset -f greet; unalias hi; umask 0; export NEW=1; trap - USR1; set +u"
@@ -100,7 +99,7 @@ async def test_nothing_that_the_model_redefined_is_called(box: Any, how) -> None
     told = await host.checkpoint()
     counts.append(await stolen(box))
     assert counts[2] - counts[1] == counts[1] - counts[0], "only running a command calls it"
-    assert told.outcome["shell"] == {"state": "new", "cwd": box.directories.root, "why": ""}
+    assert told.outcome["shell"] == {"state": "new"}
     assert b"shown ()" in told.shell
     assert b"kept=" in told.shell
     manifest = dict(host.manifest)
@@ -131,13 +130,12 @@ async def test_a_shell_that_ends_or_is_busy_or_too_large(box: Any) -> None:
     assert b"mine=" not in host.shell
     running = await begun(box, "echo begun; until [ -e go ]; do sleep 0.02; done")
     told = await host.checkpoint()
-    assert told.outcome["shell"] == {"state": "none", "cwd": "", "why": "a command was running"}
+    assert told.outcome["shell"] == {"state": "none"}
     await box.write_file("go", b"")
     await running
     await box.run("x=$(printf %2000000s)")
     told = await host.checkpoint()
     assert told.outcome["shell"]["state"] == "none"
-    assert "larger than 1 MiB" in told.outcome["shell"]["why"]
     assert (await box.run("unset x; echo $((1 + 1))")).stdout == b"2\n"
     assert (await host.checkpoint()).outcome["shell"]["state"] == "new"
 

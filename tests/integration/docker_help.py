@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
+from llm_sandbox_nb.sandbox.docker import engine
 from llm_sandbox_nb.sandbox.docker.engine import connect
 from llm_sandbox_nb.sandbox.docker.ownership import LABEL_OWNER, current_owner
 from llm_sandbox_nb.sandbox.docker.sandbox import start as start_docker_sandbox
@@ -73,6 +74,13 @@ def bystander(**settings: Any) -> Iterator[Any]:
         yield container
     finally:
         container.remove(force=True)
+
+
+def disconnect() -> None:
+    """Close all clients of `connect`, so that the next call connects to the engine of DOCKER_HOST anew."""
+    while engine._clients:
+        engine._clients.popitem()[1].close()
+    engine.close_tunnels()
 
 
 def one_sentence(error: BaseException) -> str:

@@ -3,7 +3,7 @@
  * notebook is opened, so the size is read from the headers before anything is decoded.
  */
 import { formatCount, formatDuration, formatSize } from '../formatting';
-import { h } from '../view/dom';
+import { h, makeButton } from '../view/dom';
 import { IHost } from '../view/host';
 import { pictureBytes, pictureSize } from './picture-size';
 import { soundBytes, soundSize } from './sound-size';
@@ -62,8 +62,7 @@ export function afterClick(warning: string, label: string, make: () => HTMLEleme
   if (!warning) {
     return make();
   }
-  const button = h('button', { type: 'button', class: 'lsn-button' }, label);
+  const button = makeButton(label, () => place.replaceChildren(make()), { class: 'lsn-button' });
   const place = h('div', { class: 'lsn-waits' }, h('p', { class: 'lsn-quiet' }, warning, ' ', button));
-  button.addEventListener('click', () => place.replaceChildren(make()));
   return place;
 }

@@ -1,6 +1,5 @@
 /** The bytes of a file, and blob addresses with which only this page can show them. */
 import { IArtifactSaved } from '../generated/events';
-import { MOST_BYTES } from '../feed';
 import { IArtifactContent, IHost } from '../view/host';
 
 /** A file as its event describes it. */
@@ -19,34 +18,7 @@ export async function load(artifact: IArtifact, host: IHost): Promise<ILoaded | 
   if (content?.data) {
     return { artifact, host, bytes: content.data, preview: content.preview };
   }
-  if (content?.url) {
-    const bytes = await fetched(content.url);
-    return bytes
-      ? { artifact, host, bytes, preview: content.preview }
-      : host.trans('The file cannot be loaded; it may have been moved or be too large to show.');
-  }
   return content?.omitted || host.trans('The file is not kept with this run.');
-}
-
-async function fetched(url: string): Promise<Uint8Array | null> {
-  const response = await fetch(url, { credentials: 'same-origin', redirect: 'error' });
-  if (!response.ok || !response.body) {
-    return null;
-  }
-  const parts: Uint8Array<ArrayBuffer>[] = [];
-  const reader = response.body.getReader();
-  for (let size = 0; ;) {
-    const { done, value } = await reader.read();
-    if (done) {
-      return new Uint8Array(await new Blob(parts).arrayBuffer());
-    }
-    size += value.length;
-    if (size > MOST_BYTES) {
-      await reader.cancel();
-      return null;
-    }
-    parts.push(value);
-  }
 }
 
 /** At most `limit` bytes as UTF-8 text, without a byte order mark. */

@@ -26,7 +26,9 @@ interface IShown {
 
 function mayRun(loaded: ILoaded): boolean {
   const { host } = loaded;
-  return host.trusted && (host.recall?.(key('run', loaded)) ?? (host.runsPages ? 'allowed' : 'denied')) === 'allowed';
+  return (
+    host.trusted && (host.choices.get(key('run', loaded)) ?? (host.runsPages ? 'allowed' : 'denied')) === 'allowed'
+  );
 }
 
 /** The document as text, with its present permissions. */
@@ -34,7 +36,7 @@ export function documentOf(loaded: ILoaded): IShown {
   const { host } = loaded;
   const text = decode(loaded.bytes, SHOWN_BYTES);
   if (mayRun(loaded)) {
-    const network = host.recall?.(key('network', loaded)) === 'allowed';
+    const network = host.choices.get(key('network', loaded)) === 'allowed';
     return { text, rights: { scripts: true, network }, runs: true };
   }
   if (text.length > STATIC_LIMIT) {
@@ -67,7 +69,7 @@ function frameOf(loaded: ILoaded): HTMLElement {
   const bar = h('p', { class: 'lsn-frame-rights' });
   const note = h('span', { class: 'lsn-quiet', role: 'status' });
   const toggle = (what: 'run' | 'network', allowed: boolean) => {
-    host.remember?.(key(what, loaded), allowed ? 'allowed' : 'denied');
+    host.choices.set(key(what, loaded), allowed ? 'allowed' : 'denied');
     show();
   };
   const button = (label: string, tooltip: string, onclick: () => void, pressed?: boolean) =>

@@ -1,5 +1,5 @@
 /** JSON as a tree that the reader unfolds; elements exist only for unfolded parts. */
-import { h } from '../view/dom';
+import { h, makeButton } from '../view/dom';
 import { formatCount } from '../formatting';
 import { IHost } from '../view/host';
 import { afterClick } from './bounds';
@@ -37,7 +37,7 @@ function treeOf(loaded: ILoaded): HTMLElement {
   try {
     const value: unknown = JSON.parse(decode(bytes, MOST_BYTES));
     return h('div', { class: 'lsn-json' }, nodeOf(null, value, host, true));
-  } catch (error) {
+  } catch {
     const note = h('p', { class: 'lsn-quiet' }, host.trans('Not valid JSON; shown as text.'));
     return h('div', {}, note, renderText(loaded));
   }
@@ -75,8 +75,8 @@ function pageOf(value: object, start: number, host: IHost): HTMLElement {
   }
   const rest = keys.length - start - PAGE_MEMBERS;
   if (rest > 0) {
-    const more = h('button', { type: 'button', class: 'lsn-button' }, host.trans('%1 more', rest));
-    more.addEventListener('click', () => more.replaceWith(pageOf(value, start + PAGE_MEMBERS, host)));
+    const show = () => more.replaceWith(pageOf(value, start + PAGE_MEMBERS, host));
+    const more = makeButton(host.trans('%1 more', rest), show, { class: 'lsn-button' });
     page.append(more);
   }
   return page;

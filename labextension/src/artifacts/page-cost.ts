@@ -3,7 +3,9 @@
  * embedded pictures, drawings and fonts (`data:` addresses). `card/page_cost.py` counts in the same way.
  */
 import { formatCount, formatSize } from '../formatting';
+import { decodeBase64 } from '../packed';
 import { IHost } from '../view/host';
+import { viewOf } from './binary';
 import { PICTURE_BOUND } from './bounds';
 import { pictureBytes, pictureSize } from './picture-size';
 
@@ -132,11 +134,7 @@ function addressed(type: string, data: string): Uint8Array {
   if (!/;\s*base64\s*$/i.test(type)) {
     return new TextEncoder().encode(text);
   }
-  try {
-    return Uint8Array.from(atob(text.replace(/\s/g, '')), letter => letter.charCodeAt(0));
-  } catch {
-    return new Uint8Array();
-  }
+  return decodeBase64(text);
 }
 
 /** Cells that a cell of a table takes; rows beyond the last take none. */
@@ -151,7 +149,6 @@ const isFilter = (element: Element) => /^fe[A-Z]/i.test(element.localName);
 
 /** Bytes of a compressed font (WOFF), as it says; 0 of anything else. */
 function fontBytes(bytes: Uint8Array): number {
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const isFont = bytes.length >= 20 && /^wOF[F2]/.test(String.fromCharCode(...bytes.subarray(0, 4)));
-  return isFont ? view.getUint32(16) : 0;
+  return isFont ? viewOf(bytes).getUint32(16) : 0;
 }

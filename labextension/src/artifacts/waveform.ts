@@ -14,7 +14,7 @@ export async function peaksOf(bytes: Uint8Array): Promise<Float32Array | null> {
     const copy = bytes.slice().buffer;
     const sound = await new OfflineAudioContext(1, 1, RATE).decodeAudioData(copy);
     return loudest(sound.getChannelData(0));
-  } catch (error) {
+  } catch {
     return null;
   }
 }
@@ -51,7 +51,7 @@ export function fitted(canvas: HTMLCanvasElement): CanvasRenderingContext2D {
 }
 
 /** The theme's strong and weak colour. */
-export function colours(node: HTMLElement): [string, string] {
+function colours(node: HTMLElement): [string, string] {
   const style = getComputedStyle(node);
   const read = (name: string, other: string) => style.getPropertyValue(name).trim() || other;
   return [read('--jp-brand-color1', '#1976d2'), read('--jp-brand-color2', '#64a5e0')];

@@ -13,10 +13,8 @@ export interface IProtection {
   profile: string;
   user: string;
   capabilities: string[];
-  no_new_privileges: boolean;
   seccomp: string;
   network: string;
-  read_only_system: boolean;
   memory_bytes: number | null;
   pids: number | null;
   cpus: number | null;

@@ -1,9 +1,8 @@
 /** Access of outside agents, such as Claude Code, to a sandbox: make a token, show it once, revoke it. */
 
-import { errorText, h } from '../view/dom';
+import { Trans } from '../formatting';
+import { errorText, h, makeButton } from '../view/dom';
 import { IMcpAccess } from './api';
-
-type Trans = (text: string, ...args: (string | number)[]) => string;
 
 /** What the form can do for one sandbox. Each rejects with a sentence for the person. */
 export interface IAccessActions {
@@ -32,8 +31,7 @@ export class McpAccess {
     private _actions: IAccessActions,
     private _trans: Trans
   ) {
-    const button = (text: string, action: () => Promise<void>) =>
-      h('button', { type: 'button', onclick: () => void this._do(action) }, text);
+    const button = (text: string, action: () => Promise<void>) => makeButton(text, () => void this._do(action));
     this._make = button('', () => this._makeToken());
     this._revoke = button(_trans('Revoke'), () => this._revokeToken());
     this._open = button(_trans('Accept calls'), () => _actions.open());

@@ -6,6 +6,7 @@ import { ITranslator } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 
 import { renderArtifact } from '../artifacts';
+import { blobOf } from '../artifacts/content';
 import { downloadName, visibleName } from '../artifacts/names';
 import { MOST_BYTES } from '../feed';
 import { MimeHost } from '../mime-host';
@@ -52,7 +53,7 @@ export function previewFile(
 /** Save the file on the person's computer. */
 export async function downloadFile(api: SandboxApi, sandbox: ISandbox, file: IFile): Promise<void> {
   const data = await api.read(sandbox.id, file.path);
-  const url = URL.createObjectURL(new Blob([data as Uint8Array<ArrayBuffer>], { type: TYPE }));
+  const url = URL.createObjectURL(blobOf(data, TYPE));
   h('a', { href: url, download: downloadName(file.path) }).click();
   window.setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }

@@ -1,7 +1,6 @@
 /** A terminal in a sandbox, in Lab's own terminal widget: the shell behind it ends when the tab is closed. */
 
 import { MainAreaWidget } from '@jupyterlab/apputils';
-import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection, Terminal } from '@jupyterlab/services';
 import { ITranslator } from '@jupyterlab/translation';
 import { ISignal, Signal } from '@lumino/signaling';
@@ -10,6 +9,7 @@ import { Widget } from '@lumino/widgets';
 import { visibleName } from '../artifacts/names';
 import { ISandbox } from './api';
 import { sandboxIcon } from './icon';
+import { openSocket } from './server';
 
 /** Milliseconds until output is acknowledged: the server waits for it, so that a page is never flooded. */
 const ACK_MS = 16;
@@ -79,11 +79,8 @@ class SandboxTerminal implements Terminal.ITerminalConnection {
   }
 
   private _open(): void {
-    const { wsUrl, token, appendToken, WebSocket } = this.serverSettings;
-    const query = appendToken && token ? URLExt.objectToQueryString({ token }) : '';
     this._setStatus('connecting');
-    const route = `llm-sandbox/api/sandboxes/${this.name}/terminal`;
-    const socket = new WebSocket(URLExt.join(wsUrl, route) + query);
+    const socket = openSocket(this.serverSettings, ['sandboxes', this.name, 'terminal']);
     this._socket = socket;
     socket.onmessage = event => {
       if (socket === this._socket) {

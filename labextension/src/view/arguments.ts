@@ -5,9 +5,6 @@ import { IHost } from './host';
 
 const ROWS_MOST = 14;
 
-/** Something that was written where JSON must be. */
-export class ArgumentError extends Error {}
-
 export class ArgumentsEditor {
   readonly node = h('div', { class: 'lsn-arguments' });
   private _fields = new Map<string, { area: HTMLTextAreaElement; text: boolean; before: string }>();
@@ -32,7 +29,7 @@ export class ArgumentsEditor {
     return [...this._fields.values()].some(({ area, before }) => area.value !== before);
   }
 
-  /** The arguments as they are now. Throws ArgumentError. */
+  /** The arguments as they are now. Throws when one has to be JSON and is not. */
   get values(): Record<string, unknown> {
     const values = new Map<string, unknown>();
     for (const [name, { area, text }] of this._fields) {
@@ -50,9 +47,7 @@ export class ArgumentsEditor {
     try {
       return JSON.parse(text);
     } catch {
-      throw new ArgumentError(
-        this._host.trans('%1 has to be JSON: a number, true, false, null, "text" or [1, 2].', name)
-      );
+      throw new Error(this._host.trans('%1 has to be JSON: a number, true, false, null, "text" or [1, 2].', name));
     }
   }
 }

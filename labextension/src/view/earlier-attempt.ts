@@ -1,9 +1,10 @@
-/** The call of the attempt before at the same step, with the differing part marked. */
+/** The call of the attempt before at the same step, with the differing parts marked. */
 
 import { callText } from './call-summary';
 import { h, plainText } from './dom';
 import { IStep, Trajectory } from '../trajectory/fold';
 import { IHost } from './host';
+import { markDifferences } from './text-diff';
 
 const TEXT_MOST = 2000;
 
@@ -38,30 +39,16 @@ export function renderEarlierAttempt(step: IStep, earlier: IStep, host: IHost): 
   if (mine === other) {
     return null;
   }
-  const [before, different, after] = difference(other, mine);
+  const [marked] = markDifferences(other, mine);
   return h(
     'div',
     { class: 'lsn-earlier' },
     h('div', { class: 'lsn-soft' }, host.trans('Earlier attempt, step %1:', earlier.number)),
-    h('pre', { class: 'lsn-code', tabindex: 0 }, before, different && h('mark', {}, different), after)
+    h('pre', { class: 'lsn-code', tabindex: 0 }, ...marked)
   );
 }
 
 function textOf(step: IStep): string {
   const text = step.calls.map(callText).join('\n') || step.thought;
   return plainText(text.slice(0, TEXT_MOST));
-}
-
-/** A text in three parts: as `other` begins, what differs, as `other` ends. */
-export function difference(text: string, other: string): [string, string, string] {
-  const most = Math.min(text.length, other.length);
-  let start = 0;
-  while (start < most && text[start] === other[start]) {
-    start++;
-  }
-  let end = 0;
-  while (end < most - start && text[text.length - 1 - end] === other[other.length - 1 - end]) {
-    end++;
-  }
-  return [text.slice(0, start), text.slice(start, text.length - end), text.slice(text.length - end)];
 }

@@ -8,11 +8,6 @@ import { formatDuration, formatShort, formatSize, formatSpent, plural } from '..
 import { IHost } from './host';
 import { stepErred } from './step-line';
 
-export interface IFactsActions {
-  /** Bring a step into sight. */
-  show(step: number): void;
-}
-
 export class Facts {
   readonly node: HTMLElement;
   private _counts = h('span', { class: 'lsn-figures' });
@@ -30,10 +25,10 @@ export class Facts {
   constructor(
     private _trajectory: Trajectory,
     private _host: IHost,
-    _actions: IFactsActions,
+    showStep: (step: number) => void,
     files: HTMLElement
   ) {
-    const show = () => this._firstError !== null && _actions.show(this._firstError);
+    const show = () => this._firstError !== null && showStep(this._firstError);
     this._error = makeButton('', show, { class: 'lsn-chip', 'data-kind': 'bad' });
     this.node = h(
       'div',

@@ -13,8 +13,6 @@ import { stepLink } from './step-link';
 import { IChosen } from './timeline';
 
 export interface IHistoryActions {
-  /** Bring the step into sight. */
-  show(number: number): void;
   /** Say what was done, when the panel is gone because of it. */
   told(text: string): void;
   /** The run was rewound: show how it continues. */
@@ -246,7 +244,7 @@ export class HistoryPanel {
   }
 
   private _tell(result: unknown): void {
-    const text = plainText(result instanceof Error ? result.message : String(result));
+    const text = errorText(result);
     if (this.node.isConnected) {
       this._status.textContent = text;
     } else {

@@ -10,12 +10,10 @@ export interface ITablePreview {
 }
 
 export interface IArtifactContent {
-  /** The bytes, or an address from which the host allows them to be loaded. */
   data?: Uint8Array;
-  url?: string;
   mime: string;
   preview?: ITablePreview;
-  /** The reason in words if both are missing. */
+  /** The reason in words if there are no bytes. */
   omitted?: string;
 }
 
@@ -116,13 +114,10 @@ export interface IRewindPaths {
 
 /** Effects of a rewind. */
 export interface IRewindPreview {
-  steps_left: number;
   /** Paths that this run changed. */
   own: IRewindPaths;
   /** Paths that were changed since, not by a step of this run. */
   others: IRewindPaths;
-  /** Tasks of the other runs that used the sandbox since. */
-  other_runs: string[];
   /** The author of `others`, for a sentence. */
   by: string;
   /** The unknown part, in words. */
@@ -159,8 +154,6 @@ export interface ITimeTravel {
   fork(step: number): Promise<IForkMade | null>;
   /** Resume the run; resolves when it has ended or waits again. */
   resume?(options: IResumeOptions): Promise<void>;
-  /** Show another run. */
-  open?(folder: string): void;
 }
 
 export interface IHost {
@@ -192,7 +185,6 @@ export interface IHost {
   linkRun?(link: HTMLAnchorElement, folder: string): void;
   /** Keys in addition to the view's. */
   readonly keys?: IKeyPlaces;
-  /** Remember a choice for as long as this run is shown, e.g. that an artifact may use the network. */
-  remember?(key: string, value: string): void;
-  recall?(key: string): string | null;
+  /** Choices of the person for as long as this run is shown, e.g. that an artifact may use the network. */
+  readonly choices: Map<string, 'allowed' | 'denied'>;
 }

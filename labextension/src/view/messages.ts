@@ -1,6 +1,6 @@
 /** The messages that the model saw; rendered only when a person looks. */
 
-import { h, plainText } from './dom';
+import { h, makeButton, plainText } from './dom';
 import { IMessage } from '../trajectory/conversation';
 import { formatCount } from '../formatting';
 import { IHost } from './host';
@@ -34,8 +34,8 @@ export class MessagesView {
     const earlier = messages.slice(0, -SHOWN_MESSAGES);
     this._list.replaceChildren(...messages.slice(-SHOWN_MESSAGES).map(renderMessage));
     if (earlier.length) {
-      const more = h('button', { class: 'lsn-more', type: 'button' }, trans('%1 earlier messages', earlier.length));
-      more.addEventListener('click', () => this._list.firstElementChild!.replaceWith(...earlier.map(renderMessage)));
+      const show = () => this._list.firstElementChild!.replaceWith(...earlier.map(renderMessage));
+      const more = makeButton(trans('%1 earlier messages', earlier.length), show, { class: 'lsn-more' });
       this._list.prepend(h('li', {}, more));
     }
   }

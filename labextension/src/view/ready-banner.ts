@@ -189,7 +189,7 @@ export class ReadyBanner {
   }
 
   private _button(label: string, action: () => Promise<unknown>, primary = false): HTMLButtonElement {
-    const button = makeButton(label, () => this._do(button, action), { class: primary ? 'lsn-primary' : null });
+    const button = makeButton(label, () => this._do(button, action), { class: primary && 'lsn-primary' });
     return button;
   }
 

@@ -85,10 +85,8 @@ export class RewindForm {
     }
     const found = await history.changes(head.files, checkpoint);
     return {
-      steps_left: 0,
       own: { total: found.total, paths: found.changes },
       others: { total: 0, paths: [] },
-      other_runs: [],
       by: '',
       incomplete: found.incomplete
     };

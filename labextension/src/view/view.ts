@@ -107,7 +107,7 @@ export class TrajectoryView {
     this._header = new Header(this.trajectory, _host);
     this._outcome = new Outcome(this.trajectory, _host, path => this._showFile(path), this._cause);
     this._doubts = new Doubts(this.trajectory, _host, show);
-    this._facts = new Facts(this.trajectory, _host, { show }, this._cause.facts.node);
+    this._facts = new Facts(this.trajectory, _host, show, this._cause.facts.node);
     this._stops = new PausePoints(this.trajectory, _host);
     this._timeline = new Timeline(
       this.trajectory,
@@ -430,10 +430,9 @@ export class TrajectoryView {
       this._timeline.unchoose();
       line?.focus({ preventScroll: true });
     };
-    const show = (number: number) => this._goTo(this._views.get(number));
     const told = (text: string) => this._history.replaceChildren(h('pre', { class: 'lsn-told', role: 'status' }, text));
     const rewound = () => this._ready.bring();
-    const actions = { show, told, rewound, close };
+    const actions = { told, rewound, close };
     const panel = chosen && new HistoryPanel(chosen, this.trajectory, this._host, actions, action);
     const place = chosen?.head ? this._views.get(chosen.number)?.node : undefined;
     this._history.replaceChildren();

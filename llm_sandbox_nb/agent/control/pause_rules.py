@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.tools.toolbox import ARGUMENTS, only_edits
 from llm_sandbox_nb.daemon_threads import in_daemon_thread
-from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formatting import shorten
 
 Place = Literal["call", "observation"]
@@ -33,14 +33,6 @@ AFTER = ("exit_code", "observation", "changed", "error", "timed_out", "duration"
 NAMES = ("tool", "step", "cost", "tokens", *ARGUMENTS, *AFTER)
 _MAX_LENGTH = 2_000
 _MAX_PARTS = 200
-
-
-class BreakpointError(LLMSandboxError, ValueError):
-    """Error for an invalid breakpoint. Its message is one sentence."""
-
-
-class PauseRulesError(LLMSandboxError, ValueError):
-    """Error for invalid pause rules. Its message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +86,7 @@ class Breakpoint:
     """Expression such as `tool == 'execute_bash' and 'rm ' in command`."""
 
     def __init__(self, text: str) -> None:
-        """Parse an expression. Raise BreakpointError if the expression is invalid."""
+        """Parse an expression. Raise InputError if the expression is invalid."""
         self.text = text.strip()
         self._tree = _parsed(self.text)
         names = {node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name)} - {"len"}
@@ -105,32 +97,27 @@ class Breakpoint:
         """Return True if the expression is true at this moment. A comparison of incomparable values is false."""
         return moment.at == self.at and bool(_value(self._tree, moment))
 
-    def __repr__(self) -> str:
-        return f"<Breakpoint {self.text}>"
-
 
 def _parsed(text: str) -> ast.expr:
     if not text:
-        raise BreakpointError("The breakpoint is empty: write an expression such as \"tool == 'submit'\".")
+        raise InputError("The breakpoint is empty: write an expression such as \"tool == 'submit'\".")
     if len(text) > _MAX_LENGTH:
-        raise BreakpointError(f"The breakpoint is too long: it may have at most {_MAX_LENGTH} characters.")
+        raise InputError(f"The breakpoint is too long: it may have at most {_MAX_LENGTH} characters.")
     try:
         tree = ast.parse(text, mode="eval").body
         parts = list(ast.walk(tree))
     except SyntaxError as error:
-        raise BreakpointError(
-            f"The breakpoint {shorten(text, 120)!r} cannot be read: {error.msg}."
-        ) from error
+        raise InputError(f"The breakpoint {shorten(text, 120)!r} cannot be read: {error.msg}.") from error
     except (ValueError, RecursionError, MemoryError) as error:
-        raise BreakpointError(f"The breakpoint {shorten(text, 120)!r} cannot be read.") from error
+        raise InputError(f"The breakpoint {shorten(text, 120)!r} cannot be read.") from error
     if len(parts) > _MAX_PARTS:
-        raise BreakpointError(f"The breakpoint {shorten(text, 120)!r} has too many parts.")
+        raise InputError(f"The breakpoint {shorten(text, 120)!r} has too many parts.")
     _check(tree)
     return tree
 
 
 def _check(node: ast.expr) -> None:
-    """Raise BreakpointError if a part of the expression is not allowed."""
+    """Raise InputError if a part of the expression is not allowed."""
     match node:
         case ast.BoolOp(values=values):
             parts = values
@@ -146,7 +133,7 @@ def _check(node: ast.expr) -> None:
             if name not in NAMES:
                 near = difflib.get_close_matches(name, NAMES, 1)
                 hint = f"did you mean {near[0]}? " if near else ""
-                raise BreakpointError(
+                raise InputError(
                     f"A breakpoint has no name {name[:80]!r}: {hint}It has {', '.join(NAMES)}; put texts in quotes."
                 )
             parts = []
@@ -157,7 +144,7 @@ def _check(node: ast.expr) -> None:
         ) == len(args):
             parts = [owner, *args]
         case _:
-            raise BreakpointError(
+            raise InputError(
                 f"{shorten(ast.unparse(node), 120)!r} is not allowed in a breakpoint: use names, texts, numbers, "
                 "comparisons, in, and, or, not, len() and .startswith(), .endswith(), .lower(), .strip()."
             )
@@ -281,12 +268,12 @@ async def _call_predicate(predicate: Predicate, moment: Moment) -> str:
 
 
 def approval(value: object) -> Approve:
-    """Return a valid value of `approve`. Raise PauseRulesError for any other value."""
+    """Return a valid value of `approve`. Raise InputError for any other value."""
     for known in get_args(Approve):
         if value == known:
             word: Approve = known
             return word
-    raise PauseRulesError(f"approve is {', '.join(get_args(Approve))}, not {value!r:.80}.")
+    raise InputError(f"approve is {', '.join(get_args(Approve))}, not {value!r:.80}.")
 
 
 def pause_rules(
@@ -298,11 +285,11 @@ def pause_rules(
     """Make the rules from a caller's arguments.
 
     Raises:
-        BreakpointError, PauseRulesError: if an argument is invalid.
+        InputError: if an argument is invalid.
     """
     texts = [breakpoints] if isinstance(breakpoints, str) else list(breakpoints)
     functions = (break_when,) if callable(break_when) else tuple(break_when)
     for function in functions:
         if not callable(function):
-            raise PauseRulesError(f"break_when is a function or several functions, not {function!r:.80}.")
+            raise InputError(f"break_when is a function or several functions, not {function!r:.80}.")
     return PauseRules(bool(step), tuple(map(Breakpoint, texts)), functions, approval(approve))

@@ -146,7 +146,7 @@ class RunControl:
         """Event that a stop or a rewind sets."""
         self._rewinds: list[_PendingRewind] = []
         self._texts: list[str] = []
-        """Texts that the model has not read yet."""
+        """Queued messages to the model that it has not read yet."""
         self.refused: list[str] = []
         """Hosts, as HOST:PORT, to which connections of the current call were refused."""
         self.on_pause: PauseCallback | None = None
@@ -283,7 +283,8 @@ class RunControl:
     def _decide(self, decision: Decision | Callable[[Held], Decision], call_id: str | None = None) -> None:
         """Pass a decision to the run's event loop. A further decision about the same held call is refused.
 
-        `decision` can be a function that makes the decision from the held call. If no call is held, it is refused.
+        `decision` can be a function that makes the decision from the held call. Such a function is refused if no call
+        is held.
         """
         with self._lock:
             if self._over:
@@ -316,7 +317,7 @@ class RunControl:
             self._apply(decision)
 
     def close(self) -> list[str]:
-        """End the control of a run that is over. Return the texts that the model has not read."""
+        """End the control of a run that is over. Return the queued messages to the model that it has not read."""
         with self._lock:
             self._over, self._waiting = True, None
         self._emit, self._changer = _nowhere, None
@@ -415,11 +416,11 @@ class RunControl:
         return decided.result(), waited
 
     def insert_texts(self, texts: Iterable[str]) -> None:
-        """Queue texts for the model before the texts of `say`."""
+        """Put messages to the model in front of the queued messages."""
         self._texts[:0] = texts
 
     def take_texts(self) -> list[str]:
-        """Return the queued texts for the model, and empty the queue."""
+        """Return the queued messages to the model, and empty the queue."""
         texts, self._texts = self._texts, []
         return texts
 

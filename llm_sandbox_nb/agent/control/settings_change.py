@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from llm_sandbox_nb.agent.control.pause_rules import Approve, Breakpoint, PauseRules, approval
 from llm_sandbox_nb.agent.errors import ControlError
@@ -18,7 +18,6 @@ from llm_sandbox_nb.sandbox.network.policy import checked_entries
 from llm_sandbox_nb.trajectory import events as ev
 
 MakeModel = Callable[[str], Model]
-_T = TypeVar("_T", RunLimits, ModelSettings)
 
 
 @dataclass(frozen=True)
@@ -98,8 +97,8 @@ class Changer:
         try:
             return Change(
                 model=self.make_model(model) if isinstance(model, str) else model,
-                settings=_checked(self.loop.settings, _mapping("settings", settings)),
-                limits=_checked(self.loop.meter.limits, _mapping("limits", limits)),
+                settings=checked_changes(self.loop.settings, _mapping("settings", settings)),
+                limits=checked_changes(self.loop.meter.limits, _mapping("limits", limits)),
                 breakpoints=None if breakpoints is None else tuple(map(Breakpoint, breakpoints)),
                 approve=None if approve is None else approval(approve),
                 allow=checked_entries(allow or ()),
@@ -146,7 +145,7 @@ def _mapping(what: str, value: object) -> Mapping[str, Any]:
     raise ControlError(f"The {what} to change are a mapping of names to values, not {value!r:.80}.")
 
 
-def _checked(now: RunLimits | ModelSettings, changes: Mapping[str, Any]) -> dict[str, Any]:
+def checked_changes(now: RunLimits | ModelSettings, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return changes to limits or settings if they are valid. Raise ControlError if a change is invalid."""
     word, label = ("limit", "limit on") if isinstance(now, RunLimits) else ("setting", "setting")
     known = [field.name for field in dataclasses.fields(now)]
@@ -159,23 +158,6 @@ def _checked(now: RunLimits | ModelSettings, changes: Mapping[str, Any]) -> dict
         elif value is not None or name in ("timeout", "steps"):
             _check_number(f"{label} {name}", name, value)
     return dict(changes)
-
-
-def with_changes(now: _T, changes: _T | Mapping[str, Any] | None) -> _T:
-    """Apply changes to limits or settings. `changes` maps names to values, or is a complete replacement.
-
-    Raises:
-        ControlError: if a change is invalid.
-    """
-    if changes is None:
-        return now
-    if isinstance(changes, type(now)):
-        return changes
-    if not isinstance(changes, Mapping):
-        raise ControlError(
-            f"Give {type(now).__name__}(...), or a mapping of names to values, not {changes!r:.80}."
-        )
-    return dataclasses.replace(now, **_checked(now, changes))
 
 
 def _check_number(label: str, name: str, value: Any) -> None:

@@ -1,4 +1,6 @@
-"""Connection to an MCP server, with handshake, list of tools, and calls. Requests by the server are refused.
+"""Connection to an MCP server, with handshake, list of tools, and calls.
+
+Requests by the server are refused, except `ping`.
 
 The client begins with `initialize`, as in the protocol up to version 2025-11-25. If the server refuses `initialize`,
 each request has the protocol version, the client's name and the client's capabilities in `_meta`, as in the protocol
@@ -54,7 +56,7 @@ class McpConnection:
     """Connection to a server."""
 
     def __init__(self, transport: ServerTransport, note: Callable[[str], None]) -> None:
-        """Prepare the connection. `note` is called with a message about each refused request by the server."""
+        """Prepare the connection. `note` is called with messages about refused requests and invalid text."""
         self._transport = transport
         self._note = note
         self._numbers = itertools.count(1)
@@ -118,7 +120,7 @@ class McpConnection:
         """Return the result of a call.
 
         Raises:
-            McpServerError: if the result does not arrive in `timeout` seconds, or the server reports an error.
+            McpServerError: if no usable result arrives in `timeout` seconds, or the server reports an error.
         """
         async with _within(timeout, "did not answer"):
             result = await self._result("tools/call", {"name": tool, "arguments": arguments})
@@ -141,7 +143,6 @@ class McpConnection:
         return answer.result
 
     async def _exchange(self, method: str, params: Json) -> RpcMessage:
-        """Send a request and return the response."""
         if self._ended:
             raise McpServerError(self._ended)
         number = next(self._numbers)

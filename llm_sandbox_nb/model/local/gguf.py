@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, BinaryIO
 
 from llm_sandbox_nb.errors import LLMSandboxError
@@ -29,11 +28,6 @@ _WIDTHS = (
 )  # fmt: skip
 """Names of header values that are dimensions of a tensor, or divisors of a dimension. So the largest dimension in a
 valid file is at least as large as each of these values."""
-_STORED_PREFIXES = ("general.", "split.")
-_STORED_SUFFIXES = (
-    ".context_length", ".block_count", ".embedding_length", ".attention.head_count", ".attention.head_count_kv",
-    ".attention.key_length", ".attention.value_length", ".feed_forward_length", ".vocab_size", ".expert_count",
-)  # fmt: skip
 
 
 class _NotGgufError(LLMSandboxError):
@@ -46,9 +40,9 @@ class GgufHeader:
 
     architecture: str
     title: str
-    values: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    tensors: int = 0
-    largest_dimension: int = 0
+    values: Mapping[str, Any]
+    tensors: int
+    largest_dimension: int
 
     @property
     def is_plausible(self) -> bool:
@@ -140,15 +134,10 @@ class _Reader:
         if begin + last >= self._size:
             raise _cut_off()
         title = values.get("general.name")
-        kept = {
-            name: value
-            for name, value in values.items()
-            if name.startswith(_STORED_PREFIXES) or name.endswith(_STORED_SUFFIXES)
-        }
         return GgufHeader(
             architecture[:100],
             title[:200] if isinstance(title, str) else "",
-            MappingProxyType(kept),
+            values,
             tensors,
             self._largest,
         )

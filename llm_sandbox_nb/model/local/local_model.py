@@ -28,8 +28,6 @@ SERVER_LOG = "model-server.log"
 
 @dataclass(frozen=True)
 class _Served:
-    """Model with a running server."""
-
     model: RemoteModel
     server: ModelServer
     facts: Mapping[str, Any]
@@ -57,22 +55,15 @@ class LocalModel:
         """
         await self._ready()
 
-    def prepare(self) -> None:
-        """Prepare requests if the server runs already."""
-        if self._served is not None:
-            self._served.model.prepare()
-
     @property
     def writes_calls(self) -> bool:
         """True if the table says that the model's calls must be written as text."""
         return isinstance(self._source, ListedSource) and self._source.model.writes_calls
 
     def served_by(self) -> Mapping[str, Any]:
-        """Return the facts about the model's file and engine. Before `check`, return no facts."""
         return self._served.facts if self._served else {}
 
     def introduction(self) -> str:
-        """Return a sentence about the model's file and engine. Before `check`, return an empty text."""
         if self._served is None:
             return ""
         facts = self._served.facts
@@ -83,12 +74,10 @@ class LocalModel:
         )
 
     def log_to(self, folder: Path) -> None:
-        """Write the server's log also to the folder of a run, until `end_log` is called."""
         self._logs.add(folder / SERVER_LOG)
         self._place_logs()
 
     def end_log(self, folder: Path) -> None:
-        """Stop writing the server's log to a folder."""
         self._logs.discard(folder / SERVER_LOG)
         if self._served is not None:
             self._served.server.end_log(folder / SERVER_LOG)
@@ -101,7 +90,6 @@ class LocalModel:
     def recall(
         self, learned: Mapping[str, Any], replies: Iterable[tuple[dict[str, Any], str | None, bool]]
     ) -> None:
-        """Restore knowledge from another process; see `Recalls`."""
         self._recalled = learned, list(replies)
         if self._served is not None:
             self._served.model.recall(*self._recalled)

@@ -30,7 +30,7 @@ from llm_sandbox_nb.model.local.loading_progress import show
 from llm_sandbox_nb.model.local.store import Stop
 
 _ENGINE_BYTES = 300_000_000
-"""Memory of the engine, in addition to the weights and the conversation."""
+"""Memory of the engine, in addition to the weights and the conversations."""
 _WEIGHTS_FACTOR = 1.4
 """Ratio of the weights' memory to their file size. The engine also stores many weights in a second, faster form."""
 _MIN_CONTEXT_TOKENS, _MAX_CONTEXT_TOKENS = 4096, 16_384
@@ -67,7 +67,7 @@ class ServerPlan:
 
 
 def plan_server(file: Path, name: str, header: GgufHeader) -> ServerPlan:
-    """Choose the context and the caches for this machine.
+    """Choose the settings of a model's server for the free memory and the processors of this machine.
 
     Raises:
         ModelError: if the memory is too small.
@@ -156,7 +156,10 @@ class ModelServer:
         self._look_at_template()
 
     def _keep(self) -> None:
-        """Start the process, read its answer, and wait for its end."""
+        """Start the server's process and send it the plan. Then read its reply, and wait for the end of the process.
+
+        The reply has the server's address or an error.
+        """
         try:
             self._process = process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "llm_sandbox_nb.model.local.engine"],
@@ -185,7 +188,7 @@ class ModelServer:
             if not self.address:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_EXIT_TIMEOUT if not line else 0.0)
-                self._error = self._last_error() or answer.get("error", "") or f"its server {self.ending()}"
+                self._error = self._first_error() or answer.get("error", "") or f"its server {self.ending()}"
         except (OSError, ValueError) as error:
             self._error = str(error)
         finally:
@@ -212,7 +215,7 @@ class ModelServer:
                 file.write(line)
                 file.flush()
 
-    def _last_error(self) -> str:
+    def _first_error(self) -> str:
         """Return the first error in the stored lines of the engine's log, without the full stop."""
         with self._lock:
             lines = [line.decode("utf-8", "replace").strip() for line in self._tail]

@@ -93,8 +93,8 @@ def fetch_once(
 ) -> None:
     """Call `write` to fill a file next to `target`. If size and checksum are correct, move this file to `target`.
 
-    If two programs fetch the same file, the second one waits for the first. After an interruption, `write` is called
-    again with the incomplete file.
+    If two programs fetch the same file, the second one waits for the first. After an interruption, the next
+    call gives the incomplete file to `write` again.
 
     Raises:
         ModelError: if the file cannot be fetched or written, or was removed because of a wrong checksum.
@@ -126,7 +126,7 @@ def another_file(name: str, found: str, expected: str) -> ModelError:
 
 
 def known_sum(path: Path, name: str, stop: Stop) -> str:
-    """Return the SHA-256 of a file. The SHA-256 is cached until the file's size or time changes."""
+    """Return the SHA-256 of a file. The SHA-256 is cached until the file's size, modification time or inode changes."""
     note = _note_of(path)
     with contextlib.suppress(OSError, ValueError, AttributeError):
         kept = json.loads(note.read_text("utf-8"))

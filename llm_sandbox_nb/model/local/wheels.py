@@ -193,7 +193,7 @@ def _download(requirements: Sequence[str], folder: Path, share: Share, size: int
     if process.returncode:
         show("")
         raise ModelError(
-            f"pip could not fetch {requirements[0]} ({_last_error(log)}): check the network and the index settings "
+            f"pip could not fetch {requirements[0]} ({_first_error(log)}): check the network and the index settings "
             "(`pip config list`), then try again; the part that arrived is kept.",
             kind="setup",
         )
@@ -205,7 +205,7 @@ def _bytes_in(folder: Path) -> int:
     return 0
 
 
-def _last_error(log: Path) -> str:
+def _first_error(log: Path) -> str:
     with contextlib.suppress(OSError):
         lines = log.read_text("utf-8", "replace")[-20_000:].splitlines()
         errors = [line for line in lines if line.startswith("ERROR:")] or lines

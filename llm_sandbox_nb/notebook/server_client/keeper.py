@@ -46,7 +46,6 @@ class ServerKeeper:
         self._key = ("", "")
 
     def publisher(self) -> RunPublisher:
-        """Return a publisher of runs at this server."""
         return RunPublisher(self._address, self._kernel_id)
 
     @property
@@ -64,11 +63,9 @@ class ServerKeeper:
         return token
 
     async def revoke_token(self, sandbox: Sandbox) -> None:
-        """Revoke the token of a sandbox."""
         await self._ask(f"sandboxes/{server_id(sandbox)}/mcp-token", "DELETE")
 
     async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
-        """See `SandboxKeeper.acquire`."""
         if fresh:
             await self.close()
         body = {"kernel_id": self._kernel_id, "fresh": fresh, **_request(options)}
@@ -108,7 +105,6 @@ class ServerKeeper:
         await serve(sandbox)
 
     async def current(self) -> Sandbox | None:
-        """See `SandboxKeeper.current`."""
         model = await self._model()
         if not model or model["state"] != "running":
             return None
@@ -117,7 +113,6 @@ class ServerKeeper:
         return sandbox
 
     async def status(self) -> SandboxStatus:
-        """See `SandboxKeeper.status`."""
         _, info = await self._ask("info")
         details = {
             "server": self._address.url,
@@ -139,12 +134,10 @@ class ServerKeeper:
         )
 
     async def prepare(self, options: SandboxOptions, count: int, seconds: float) -> None:
-        """See `SandboxKeeper.prepare`."""
         body = {"kernel_id": self._kernel_id, "count": count, "seconds": seconds, **_request(options)}
         await self._ask("sandboxes/prepare", "POST", body)
 
     async def stop(self, *, prepared: bool = False) -> bool:
-        """See `SandboxKeeper.stop`."""
         if prepared:
             with suppress(SandboxError):  # a server of an earlier version knows no preparation
                 await self.prepare(SandboxOptions(), 0, 1)
@@ -163,7 +156,6 @@ class ServerKeeper:
         return names[0] if names else None
 
     async def close(self) -> None:
-        """See `SandboxKeeper.close`."""
         sandbox, self._sandbox = self._sandbox, None
         if sandbox is not None:
             await sandbox.close()
@@ -191,7 +183,6 @@ class ServerKeeper:
 
 
 def server_id(sandbox: Sandbox) -> str:
-    """Return the server's id of a sandbox."""
     assert isinstance(sandbox, ServerSandbox)
     return sandbox.server_id
 

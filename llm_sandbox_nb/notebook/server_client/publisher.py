@@ -83,7 +83,6 @@ class RunPublisher:
 
     @property
     def run_id(self) -> str | None:
-        """The id of the run at the server."""
         return self._run.folder.name if self._run else None
 
     @property

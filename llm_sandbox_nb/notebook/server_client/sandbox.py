@@ -101,7 +101,6 @@ class WebSocketTransport:
             raise ConnectionError("the connection to the Jupyter server is closed") from error
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 
@@ -234,7 +233,6 @@ class ReconnectingChannel(Channel):
             raise ServerUnreachableError(str(error)) from error
 
     async def close(self, *, bye: bool = True) -> None:
-        """See `Channel.close`."""
         self._closed = True
         await super().close(bye=bye)
 

@@ -16,10 +16,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_sandbox_nb.sandbox.cgroups import CONTROLLERS, NO_LIMIT_BYTES, find_hierarchies, read_if_there
+from llm_sandbox_nb.sandbox.cgroups import (
+    CONTROLLERS,
+    NO_LIMIT_BYTES,
+    PROC,
+    find_hierarchies,
+    groups_of,
+    read_if_there,
+)
 from llm_sandbox_nb.sandbox.contract import Limits
 
-PROC = Path("/proc")
 GROUP_PREFIX = "llm-sandbox-nb"
 MAX_OPEN_FILES = 65536
 
@@ -49,53 +55,19 @@ class InForce:
 
 def find_bases(proc: Path = PROC) -> list[Base]:
     """Return the folders in which this process can make groups, at most one for each hierarchy."""
-    groups = list(_own_groups(proc))
-    mounts = list(find_hierarchies(proc))
-    bases: list[Base] = []
-    for version, controllers, group in groups:
-        folder = _folder_of(mounts, version, controllers, group)
-        if folder is None:
+    bases: dict[frozenset[str], Base | None] = {}
+    for version, controllers, own, top in groups_of(proc):
+        if controllers in bases or not own.is_dir():
             continue
-        own, top = folder
         if version == 2:
-            base = _base_v2(own, top)
-        elif os.access(own, os.W_OK):
-            base = Base(own, 1, controllers)
+            bases[controllers] = _base_v2(own, top)
         else:
-            base = None
-        if base:
-            bases.append(base)
-    return bases
-
-
-def _own_groups(proc: Path) -> Iterator[tuple[int, frozenset[str], str]]:
-    for line in (proc / "self/cgroup").read_text().splitlines():
-        _, controllers, group = line.split(":", 2)
-        if controllers == "":
-            yield 2, frozenset(), group
-        elif wanted := frozenset(controllers.split(",")) & frozenset(CONTROLLERS):
-            yield 1, wanted, group
-
-
-def _folder_of(
-    mounts: Iterable[tuple[int, frozenset[str], str, Path]],
-    version: int,
-    controllers: frozenset[str],
-    group: str,
-) -> tuple[Path, Path] | None:
-    """Return the folder of this process's group, and the mount point above that folder."""
-    for mount_version, mount_controllers, root, point in mounts:
-        if mount_version != version or not controllers <= mount_controllers:
-            continue
-        relative = os.path.relpath(group, root) if group.startswith(root) else "."
-        folder = point / relative
-        if folder.is_dir():
-            return folder, point
-    return None
+            bases[controllers] = Base(own, 1, controllers) if os.access(own, os.W_OK) else None
+    return [base for base in bases.values() if base]
 
 
 def _base_v2(own: Path, top: Path) -> Base | None:
-    """Return the nearest writable folder, from `own` upwards, that passes memory and pids on to its children.
+    """Return the nearest writable folder, from `own` upwards, that passes the controllers memory and pids on.
 
     Only leaves of the tree can have processes. So the result is usually the parent folder, which systemd has assigned
     to the user.
@@ -176,7 +148,10 @@ class Group:
         return None
 
     def remove(self, *, patience: float = 0.0) -> bool:
-        """Kill the processes inside, and remove the folders. Return False if one is left after `patience` seconds."""
+        """Kill the processes inside, and remove the folders.
+
+        Return False if a folder is left after `patience` seconds.
+        """
         return _remove_all(self._folders, patience)
 
 
@@ -263,7 +238,7 @@ class GroupOwner:
 
 
 def find_groups(proc: Path = PROC) -> list[Path]:
-    """Return the folders of all groups of this package, in the whole tree."""
+    """Return the folders of all control groups of this package, in all mounted hierarchies."""
     found = []
     for point in dict.fromkeys(point for *_, point in find_hierarchies(proc)):
         for parent, names, _ in os.walk(point):
@@ -272,7 +247,7 @@ def find_groups(proc: Path = PROC) -> list[Path]:
 
 
 def reap_groups(folders: Iterable[Path]) -> list[str]:
-    """Kill the processes in groups of dead owners, and remove the groups. Return the names of the groups."""
+    """Kill the processes in groups of dead owners, and remove the groups. Return the names of the removed groups."""
     removed = []
     for folder in folders:
         match = _GROUP_NAME.match(folder.name)

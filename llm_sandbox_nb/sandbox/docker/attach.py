@@ -89,7 +89,10 @@ async def attach(
 async def attach_exec(
     endpoint: Endpoint, version: str, exec_id: str
 ) -> tuple[AttachedReader, asyncio.StreamWriter]:
-    """Start a further program in a container, and connect like `attach`. `exec_id` is the id of an exec with stdin."""
+    """Start a further program in a container, and connect like `attach`.
+
+    `exec_id` is the id from the engine's `exec_create`, called with `stdin=True`.
+    """
     return await _connected(endpoint, f"/v{version}/exec/{exec_id}/start", b'{"Detach": false, "Tty": false}')
 
 

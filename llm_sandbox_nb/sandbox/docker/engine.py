@@ -99,14 +99,6 @@ def connect(timeout: float = REQUEST_TIMEOUT) -> DockerClient:
     return client
 
 
-def disconnect() -> None:
-    """Close all clients of `connect`, and the ssh processes behind them."""
-    with _clients_lock:
-        while _clients:
-            _clients.popitem()[1].close()
-    close_tunnels()
-
-
 def _new_client(endpoint: Endpoint, timeout: float) -> DockerClient:
     with engine_errors(endpoint.url):
         first = _client_of_version(endpoint, timeout, OLDEST_API_VERSION)

@@ -20,8 +20,8 @@ class Capture:
     """The output of one command. At most `limit` bytes of each stream are sent.
 
     The first half of these bytes is sent at once, and the last half at the end of the command. When a stream has more
-    bytes, all output of both streams is also written to the file `spill`, in the order of its arrival, up to
-    `MAX_SPILL_BYTES`.
+    than `limit` bytes, all output of both streams is also written to the file `spill`, in the order of its arrival, up
+    to `MAX_SPILL_BYTES`.
     """
 
     def __init__(self, send: Callable[[int, bytes], None], limit: int, spill: bytes) -> None:
@@ -38,7 +38,7 @@ class Capture:
         self.log: list[bytes] | None = []
 
     def feed(self, stream: int, data: bytes) -> None:
-        """Add output of a stream. Send half of `limit` bytes. Hold back later bytes. Keep all output for the file."""
+        """Add output of a stream. Send the first bytes, hold back the last bytes, and keep all output for the file."""
         self.total[stream] += len(data)
         self._keep(data, self.total[stream] > self.limit)
         head = data[: self.room[stream]]
@@ -89,7 +89,10 @@ class Capture:
         self.spilled += len(data)
 
     def finish(self) -> dict[str, Any]:
-        """Send the output that was held back. Return fields for the response: sizes, and the path of the file."""
+        """Send the output that was held back. Return fields for the response: the sizes in bytes, and the file's path.
+
+        The path is None if there is no file.
+        """
         for stream, name in ((STDOUT, "stdout"), (STDERR, "stderr")):
             tail = b"".join(self.tail[stream])
             tail = tail[max(0, len(tail) - self.tail_cap) :]

@@ -50,7 +50,7 @@ def fork_with_pipes(
         The child's pid and the executor's ends of the pipes.
 
     Raises:
-        OSError: if commands inside have used up all processes or descriptors.
+        OSError: if commands in the sandbox have used up all processes or descriptors.
     """
     pipes: dict[int, tuple[int, int]] = {}
     try:
@@ -104,7 +104,7 @@ def supervise(become_program: Callable[[], None]) -> None:
 
 
 def program_environment(added: dict[str, str]) -> dict[bytes, bytes]:
-    """Return the environment of the executor with further variables."""
+    """Return the environment of the executor with the variables `added`."""
     env = dict(os.environb)
     env.update((text_to_bytes(name), text_to_bytes(value)) for name, value in added.items())
     return env
@@ -395,7 +395,7 @@ class ChildRequest(Request):
 
 
 class ExecRequest(ChildRequest):
-    """A program separate from the shell. A supervisor adopts the program's orphans, so that all can be killed.
+    """A program separate from the shell. A supervisor adopts the program's orphans, so that they can be killed.
 
     The supervisor lives until the last orphan has ended. So orphans never become children of the executor, which would
     mistake them for orphans of the shell's command.
@@ -410,7 +410,10 @@ class ExecRequest(ChildRequest):
         self.capture = Capture(self.send, limit, self.executor.spill_path(self.number))
 
     def end_with(self, text: str) -> bool:
-        """End the program because a limit was exceeded; report the notice `text`. Return False if no program runs."""
+        """End the program because a limit was exceeded, and report the notice `text`.
+
+        Return False if no program runs, or if the program is already being ended.
+        """
         if not self.pid or self.reason:
             return False
         self.notice = text

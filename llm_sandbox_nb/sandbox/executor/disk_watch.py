@@ -1,6 +1,6 @@
 """Limits on the total size and on the number of files of a sandbox without a quota.
 
-To count files is slow, so there are two steps:
+Counting files is slow, so there are two steps:
 
 - `tick` reads the usage of the filesystems, several times a second. Other programs of the machine use the filesystems
   too, so the usage only shows that the sandbox may have exceeded a limit. If other programs delete files, they even
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         used: DiskUsage
         """Usage of the filesystems by all programs of the machine."""
         movement: DiskUsage
-        """Sum of the sizes of all earlier changes of `used`. Decreases count like increases."""
+        """Sum of all earlier changes of `used`. A decrease counts like an increase."""
         cpu_seconds: float
         """Processor seconds that the sandbox's living processes have used."""
         threads: frozenset[tuple[str, bytes]]
@@ -294,7 +294,7 @@ class DiskWatch:
         )
 
     def end_commands(self, text: str) -> None:
-        """End all processes of commands. A running command reports the notice `text`, or else the next command."""
+        """End all processes of commands. They report the notice `text`, or the next command does if no command runs."""
         reported = False
         for request in list(self.executor.requests.values()):
             if isinstance(request, (ShellCommand, ExecRequest, TerminalRequest)) and not request.done:
@@ -321,7 +321,7 @@ def filesystems(folder: str) -> Iterator[tuple[bytes, bool]]:
 
 
 def filesystem_usage(places: list[bytes]) -> DiskUsage:
-    """Return how much all programs of the machine use of the filesystems at these paths."""
+    """Return the usage of the filesystems at these paths by all programs of the machine."""
     used = NONE
     for path in places:
         found = os.statvfs(path)
@@ -331,7 +331,7 @@ def filesystem_usage(places: list[bytes]) -> DiskUsage:
 
 
 def ended_children_seconds() -> float:
-    """Return the processor seconds of all ended children, and of the descendants that these have waited for."""
+    """Return the processor seconds of all ended children, and of their descendants for which they have waited."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return ended.ru_utime + ended.ru_stime
 
@@ -352,9 +352,10 @@ def process_activity() -> tuple[float, frozenset[tuple[str, bytes]]]:
 
 
 def describe_disk(limits: DiskUsage, folder: str) -> dict[str, Any]:
-    """Return the limits, and the bytes of all filesystems on disk (or of those in memory, if there are no others).
+    """Return the limits, and the total size in bytes of all filesystems on disk.
 
-    If the disk has a quota, or all files are in memory, these bytes are the real limit.
+    If there are only filesystems in memory, return their total size. If the disk has a quota, or all files are in
+    memory, the total size is the real limit.
     """
     totals: dict[bool, dict[int, int]] = {True: {}, False: {}}
     for path, in_memory in filesystems(folder):
@@ -374,8 +375,8 @@ def count_own_files(folder: str, epoch: Epoch, ceiling: DiskUsage, executor_pid:
     """Return the usage by the sandbox's files. The count may stop at the ceiling.
 
     Args:
-        folder: path of a folder of which all files are counted. If the path is an empty text, count the files on all
-            writable filesystems that are younger than the sandbox.
+        folder: path of a folder of which all files are counted. If the path is an empty text, count the files that
+            are younger than the sandbox, on all writable filesystems.
         epoch: start time of the sandbox.
         ceiling: usage above which the count stops.
         executor_pid: pid of the executor. Its descendants are the sandbox's processes.
@@ -488,7 +489,7 @@ class FileCounter:
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the names in a folder of /proc. The list is empty if the folder's process or thread has ended."""
+    """Return the names in a folder of /proc. The list is empty if the folder cannot be read."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -502,7 +503,7 @@ def open_folder(base: int, name: bytes) -> tuple[int, int | None]:
         The descriptor, and the mode that must be restored afterwards. The mode is None if it was not changed.
 
     Raises:
-        OSError: if the folder is gone, or belongs to another user.
+        OSError: if the folder is gone, or cannot be read and belongs to another user.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

@@ -1,10 +1,11 @@
 """The door: a listening socket on the loopback interface, and the only way out of a sandbox with an allow-list.
 
-Programs inside connect to the door, and the host forwards these connections. Each request `connection` of the host
-serves one connection. The body of the request consists of records as in `stream_request`. A further kind of record,
-`d`, has the number of bytes that follow for the program. STDOUT frames have bytes from the program. A STDERR frame says
-`begun` when a program has connected, and `ended` when the program will send no further bytes. A connection that gets no
-request is closed after a few seconds. If possible, the host accepts connections itself; see `HandOutRequest`.
+Programs in the sandbox connect to the door, and the host forwards these connections. Each request `connection` of the
+host serves one connection. The body of the request consists of records as in `stream_request`. A further kind of
+record, `d`, has the number of bytes that follow for the program. STDOUT frames have bytes from the program. A STDERR
+frame says `begun` when a program has connected, and `ended` when the program will send no further bytes. A connection
+that gets no request is closed after 2 s, or after 30 s while other connections are served. If possible, the host
+accepts connections itself; see `HandOutRequest`.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class HandOutRequest(Request):
 
 
 class ConnectionRequest(StreamRequest):
-    """A connection of a program inside, which is forwarded to the host."""
+    """A connection of a program in the sandbox, which is forwarded to the host."""
 
     def __init__(
         self, executor: ExecutorContext, number: int, params: dict[str, Any], door: DoorListener

@@ -53,7 +53,7 @@ def same_row(first: Record, second: Record) -> bool:
 def xattrs_of(path: bytes) -> dict[str, str] | None:
     """Return the extended attributes of an entry, including access control lists, with values in base64.
 
-    Return None if the entry has no attributes, or if they cannot be read.
+    Return None if the entry has no attributes, or if they cannot be read. A value above `MAX_XATTR_BYTES` is left out.
     """
     try:
         names = os.listxattr(path, follow_symlinks=False)

@@ -1,4 +1,7 @@
-"""Operations that read, write and list files. They open only regular files, so they never block or touch a device."""
+"""Operations that read, write and list files.
+
+They open only regular files and folders, so they never wait for a device or a FIFO, and never touch a device.
+"""
 
 from __future__ import annotations
 
@@ -55,17 +58,16 @@ def read(params: dict[str, Any]) -> dict[str, Any]:
     path = text_to_bytes(params["path"])
     limit = params["limit"]
     fd = open_regular(path)
-    size = os.fstat(fd).st_size
-    if limit is not None and size > limit:
-        return {"error": {"kind": "limit", "size": size}}
+    if limit is not None and os.fstat(fd).st_size > limit:
+        return {"error": {"kind": "limit"}}
     total = 0
     while True:
         data = os.read(fd, CHUNK_SIZE)
         total += len(data)
         if not data:
-            return {"size": total}
+            return {}
         if limit is not None and total > limit:
-            return {"error": {"kind": "limit", "size": total}}
+            return {"error": {"kind": "limit"}}
         write_all(1, data)
 
 
@@ -84,11 +86,11 @@ def body_complete(params: dict[str, Any], fd: int) -> bool:
 
 
 def write(params: dict[str, Any]) -> dict[str, Any]:
-    """Write the body into a file, completely or not at all.
+    """Write the body into a file. An incomplete body changes no file.
 
     Write a new file in the same folder, with the mode and owner of the old file, and rename the new file to the target.
-    But overwrite the target in place if it has other names (hard links), if it is a mount, or if the folder does not
-    allow new files.
+    But overwrite the target in place if it has other names (hard links), if it belongs to another user, if it is a
+    mount, or if the folder does not allow new files.
     """
     path = text_to_bytes(params["path"])
     if path.endswith(b"/"):
@@ -148,7 +150,7 @@ def write_beside(params: dict[str, Any], target: bytes, old: os.stat_result | No
 
 
 def move(beside: bytes, target: bytes, fd: int, exclusive: bool) -> None:
-    """Rename the new file to the target. With `exclusive`, fail if the target exists."""
+    """Rename the new file to the target, or overwrite a target that is a mount. With `exclusive`, fail if it exists."""
     if exclusive:
         os.link(beside, target)
         os.unlink(beside)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from .folder_watches import FolderWatches
     from .mounts import Epoch, Mount
 
+MAX_FILE_BYTES = 2 * 1024**3
 # Default limits on the memory of the history child, and on the time of a scan. The host may send other limits.
 MAX_ENTRIES = 150_000
-MAX_FILE_BYTES = 2 * 1024**3
 MAX_CONTENT_BYTES = 4 * 1024**3
 MAX_SCAN_SECONDS = 120.0
 MAX_PATH_BYTES = 4095  # the kernel accepts no longer path
@@ -43,13 +43,12 @@ class ScanLimits:
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.entries = int(given.get("entries", MAX_ENTRIES))
-        self.file = int(given.get("file", MAX_FILE_BYTES))
         self.bytes = int(given.get("bytes", MAX_CONTENT_BYTES))
         self.deadline = time.monotonic() + float(given.get("seconds", MAX_SCAN_SECONDS))
 
 
 class KnownDigests:
-    """Counts of all digests in a memory, made when first needed. `replace` updates the counts for the next memory."""
+    """Counts of all digests in a `Memory`, made when first needed. `replace` updates the counts for the next one."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -110,9 +109,7 @@ class FilesystemScan:
         self.walking = True
         self.always: set[bytes] = set()
         """Paths that may change although the watch of their folder reports nothing."""
-        self.reader = ContentReader(
-            writer.chunk if content else None, self.is_known, limits.file, limits.bytes
-        )
+        self.reader = ContentReader(writer.chunk if content else None, self.is_known, limits.bytes)
         self.shortfall = Shortfall()
         self.mapped: set[bytes] = set()
         self.linked: dict[tuple[int, int], list[tuple[bytes, os.stat_result]]] = {}
@@ -441,27 +438,21 @@ class ContentReader:
     Args:
         send: function that is called with each new piece; None if no content is sent.
         known: function that returns True if the host has the piece with a digest.
-        file_limit: maximum bytes of one file.
         limit: maximum bytes that are sent.
     """
 
     def __init__(
-        self,
-        send: Callable[[memoryview], None] | None,
-        known: Callable[[str], bool],
-        file_limit: int,
-        limit: int,
+        self, send: Callable[[memoryview], None] | None, known: Callable[[str], bool], limit: int
     ) -> None:
         from hashlib import sha256
 
         self.sha256 = sha256
         self.send = send
         self.known = known
-        self.file_limit = file_limit
         self.left = limit
         self.sent: set[str] = set()
         self.buffer: memoryview | None = (
-            None  # shared by all pieces, because to allocate memory for a piece takes longer than to read the piece
+            None  # shared by all pieces, because allocating memory for a piece takes longer than reading the piece
         )
 
     def read(self, path: bytes, info: os.stat_result) -> tuple[list[Any], os.stat_result, bool]:
@@ -475,7 +466,7 @@ class ContentReader:
         try:
             for _ in range(MAX_READ_TRIES):
                 before = os.fstat(fd)
-                if before.st_size > self.file_limit:
+                if before.st_size > MAX_FILE_BYTES:
                     raise UnkeptError("Too large to be kept")
                 detail = [self.piece(fd, *part) for part in parts(fd, before)]
                 after = os.fstat(fd)

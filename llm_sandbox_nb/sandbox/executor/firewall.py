@@ -7,7 +7,7 @@ which are other sandboxes), the host at other bridges, metadata services of clou
 of neighbours. In the network `public`, the filter also closes the host's other addresses, and all addresses outside the
 internet. Routes would not suffice, because a socket that is bound to an interface bypasses them. The filter is in the
 container's network namespace. Process 1 sends the filter to the kernel as nftables messages, so that a program such as
-`nft` is not needed inside.
+`nft` is not needed in the container.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ INTERNET_IPV6 = "2000::/3"
 PRIVATE_PROBES = ("10.0.0.1", "100.64.0.1", "172.16.0.1", "192.168.0.1", "198.18.0.1",
          "fc00::1", "64:ff9b::a00:1", "2002:a00:1::1")  # fmt: skip
 NEIGHBOUR_DISCOVERY = (133, 135, 136, 143)
-"""Types of ICMPv6 messages with which the kernel finds routers and other machines. Programs inside cannot send them."""
+"""Types of ICMPv6 messages with which the kernel finds routers and other machines. Programs in the container
+cannot send them."""
 DNS = 53
 MARK = 0x4C534E42
 """Mark of packets that the filter lets pass everywhere: questions from the sandbox's own name server."""

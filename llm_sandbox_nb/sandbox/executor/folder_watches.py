@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from .entries import Memory
 
 MIN_WATCHED_ENTRIES = 2_000
-"""Minimum number of entries for which folders are watched. A walk over fewer entries takes less than 10 ms."""
+"""Minimum number of known files and folders in a sandbox. With fewer, no folders are watched, because a walk over them
+takes less than 10 ms."""
 MAX_WATCHED_FOLDERS = 32_768
 """Maximum number of watched folders of one sandbox. A watch takes about 1 kB of the kernel's memory."""
 WATCHES_SHARE = 8  # one sandbox may take an eighth of the user's watches
@@ -273,7 +274,7 @@ def written_files(mapped: set[bytes]) -> set[bytes]:
 
     Raises:
         WalkNeeded: if the open files of a process cannot be listed, or a file whose name was deleted is open for
-        writing or mapped.
+            writing or mapped.
     """
     found = set(mapped)
     if any(path.endswith(DELETED) and not path.startswith(UNNAMED_MEMORY) for path in mapped):

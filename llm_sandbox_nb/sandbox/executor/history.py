@@ -185,7 +185,7 @@ class CheckpointRequest(HistoryRequest):
     def __init__(self, history: HistoryService, number: int, params: dict[str, Any]) -> None:
         super().__init__(history, number, params)
         self.sent = self.retried = False
-        self.why_no_shell: str | None = None
+        self.shell_saved: bool | None = None
 
     def start(self) -> None:
         names = ("op", "id", "since", "walk", "limits")
@@ -206,9 +206,9 @@ class CheckpointRequest(HistoryRequest):
             self.history.queue.insert(0, self)
             self.history.ended(self)
 
-    def shell_done(self, why: str) -> None:
-        """Note that the attempt to save the shell's state has ended. `why` is the reason of a failure, or empty."""
-        self.why_no_shell = why
+    def shell_done(self, ok: bool) -> None:
+        """Note that the attempt to save the shell's state has ended. `ok` is False after a failure."""
+        self.shell_saved = ok
         self.finish_if_done()
 
     def files_done(self, outcome: dict[str, Any]) -> None:
@@ -217,14 +217,16 @@ class CheckpointRequest(HistoryRequest):
 
     def finish_if_done(self) -> None:
         """Respond if the files and the shell are done."""
-        outcome, why = self.files, self.why_no_shell
-        if outcome is None or (why is None and "error" not in outcome):
+        outcome, saved = self.files, self.shell_saved
+        if outcome is None or (saved is None and "error" not in outcome):
             return
         if "error" not in outcome:
             since = self.params.get("since") if outcome["incremental"] else None
-            outcome["shell"], state = self.history.shell_state.report(self.params["id"], since, why or "")
+            how, state = "none", b""
+            if saved:
+                how, state = self.history.shell_state.report(self.params["id"], since)
+            outcome["shell"] = {"state": how}
             if state:
-                outcome["records"] += 1
                 self.send(STDOUT, bytes([SHELL]) + len(state).to_bytes(4, "big") + state)
         self.finish(outcome)
 
@@ -309,7 +311,10 @@ class RestoreRequest(HistoryRequest):
             self.start_shell()
 
     def abort(self) -> None:
-        """End the request, and kill the child. If the files are in place, give up only the restore of the shell."""
+        """End the request, and kill the child.
+
+        When the files are in place, a time-out ends only the restore of the shell, and a cancellation has no effect.
+        """
         if self.files is None:
             super().abort()
         elif self.timed:
@@ -324,7 +329,7 @@ class RestoreRequest(HistoryRequest):
             # If the child was killed before it removed the pack, the pack is still in the top folder.
             RestorePack(self.params["pack"], self.top_time).remove()
         if "error" in outcome and self.history.pid:
-            # Without this, the child would read the rest of the plan, which may still arrive, as its next request.
+            # Otherwise, the child would read the rest of the plan, which may still arrive, as its next request.
             send_signal(self.history.pid, signal.SIGKILL)
         else:
             self.start_shell()

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from .door import DoorListener
     from .history import HistoryService
 
-VERSION = 1
 IO_URING_SETUP = 425  # a system call
 KEYCTL = {"x86_64": 250, "aarch64": 219}
 GET_KEYRING_ID, SESSION_KEYRING = 0, -3
@@ -185,7 +184,7 @@ class Executor(HostPipe):
         return self.door
 
     def welcome(self, hello: dict[str, Any]) -> None:
-        """Serve a new owner. Cancel the old owner's requests, make the directories in `hello`, and send facts."""
+        """Serve a new owner. Cancel the old owner's requests, make the directories in `hello`, and send facts back."""
         if self.owned:
             self.drop_old_owner()
         self.lease = float(hello.get("lease", self.lease))
@@ -198,11 +197,8 @@ class Executor(HostPipe):
         self.cwd = text_to_bytes(hello.get("cwd", "/"))
         self.spill = text_to_bytes(hello.get("spill", "/tmp/llm-sandbox"))
         self.scope = text_to_bytes(hello.get("history", ""))
-        version = ".".join(map(str, sys.version_info[:3]))
-        answer = {"nonce": hello.get("nonce"), "version": VERSION, "pid": os.getpid(), "uid": os.getuid()}
-        answer.update(
-            {"python": version, "failed": failed[:8], "adopted": self.owned, "bash": has_program("bash")}
-        )
+        answer: dict[str, Any] = {"nonce": hello.get("nonce"), "pid": os.getpid(), "failed": failed[:8]}
+        answer["bash"] = has_program("bash")
         answer["calls"] = open_calls()
         if "disk" in hello:
             self.disk_watch.watch(DiskUsage(*(int(limit or 0) for limit in hello["disk"])))
@@ -223,7 +219,7 @@ class Executor(HostPipe):
             self.watcher.start()
 
     def drop_old_owner(self) -> None:
-        """Cancel the old owner's requests, and drop output. Zeros complete a frame of which only a part was sent."""
+        """Cancel the old owner's requests, and drop unsent output. Zeros complete a frame that was sent in part."""
         requests, self.requests = list(self.requests.values()), {}
         for request in requests:
             request.silent = True
@@ -278,7 +274,7 @@ class Executor(HostPipe):
         return self.helpers | self.services | self.keepers
 
     def stop_everything(self, spare: Collection[object]) -> bool:
-        """Cancel all requests except `spare`, and kill all commands. Return False if a process could not be killed."""
+        """Cancel all requests that are not in `spare`, and kill all commands. Return False if a process survives."""
         for request in list(self.requests.values()):
             if request not in spare:
                 request.cancel()
@@ -306,7 +302,7 @@ class Executor(HostPipe):
         return self.spill + b"/%d-%x.out" % (number, time.time_ns())
 
     def leave(self) -> NoReturn:
-        """End all processes. Then remove the folder of the sandbox, if the variable `remove` names a folder.
+        """End all processes. Then remove the folder of the sandbox, if `remove` names a folder.
 
         If the executor is PID 1, the kernel kills all descendants. Otherwise, the executor kills them first.
         """

@@ -9,11 +9,12 @@ _PLACES = (
     ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory.max"),
     ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-"""For cgroups of version 2, then 1: the file with the number of kills, and the file with the memory limit."""
+"""Pairs of files, first for cgroups version 2, then for version 1: the file with the number of kills, and the file with
+the memory limit."""
 
 
 def memory_kills() -> int:
-    """Return the number of processes that were killed so far, or 0 if no cgroup can be read."""
+    """Return the number of processes that were killed for lack of memory so far, or 0 if no cgroup can be read."""
     for events, _ in _PLACES:
         for line in _read(events).splitlines():
             name, _, count = line.partition(" ")

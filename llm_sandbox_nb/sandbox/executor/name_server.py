@@ -161,7 +161,7 @@ class NameServer:
             loop.watch(sock.fileno(), IN, lambda _, sock=sock: self.take_answers(sock))  # type: ignore[misc]
 
     def take_questions(self, listener: socket.socket) -> None:
-        """Forward or refuse questions of programs inside."""
+        """Forward or refuse questions of programs in the sandbox."""
         for _ in range(MAX_PACKETS_PER_ROUND):
             try:
                 packet, sender = listener.recvfrom(MAX_PACKET_BYTES)

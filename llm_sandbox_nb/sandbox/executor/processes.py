@@ -50,7 +50,7 @@ def process_table() -> dict[int, tuple[int, int]]:
 
 
 def identity_of(pid: int) -> tuple[int, int] | None:
-    """Return parent and start time of a process, or None if no thread of the process lives."""
+    """Return the parent's pid and the start time in ticks of a process, or None if no thread of the process lives."""
     fields = read_proc("/proc/%d/stat" % pid).rpartition(b")")[2].split()
     if len(fields) > 19 and (fields[0] not in b"ZX" or int(fields[17]) > 1):
         return int(fields[1]), int(fields[19])
@@ -58,7 +58,7 @@ def identity_of(pid: int) -> tuple[int, int] | None:
 
 
 def read_proc(path: str) -> bytes:
-    """Return at most 4 MiB of a file of /proc. Empty if the process has ended."""
+    """Return at most 4 MiB of a file of /proc. Empty if the file cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -175,7 +175,8 @@ class Crowd:
         """Return True if this process is PID 1 of a namespace with a crowd."""
         if os.getpid() != 1:
             return False
-        # Among a crowd that never sleeps, listing processes would take seconds, so the kernel's number comes first.
+        # Among a crowd that never sleeps, listing /proc would take seconds. So the number of runnable processes in
+        # /proc/loadavg is checked first.
         if cls.load >= 0 and int(os.pread(cls.load, 128, 0).split()[3].partition(b"/")[0]) >= CROWD_RUNNING:
             return True
         return len(os.listdir("/proc")) >= CROWD_ENTRIES
@@ -202,7 +203,7 @@ class Crowd:
 
 
 def kill_found(find: Callable[[], set[int]]) -> bool:
-    """Stop processes until `find` returns no new ones, so that a fork bomb cannot escape. Then kill them.
+    """Stop processes until `find` returns no new process, so that a fork bomb cannot escape. Then kill them.
 
     Return False if a process survives.
     """
@@ -289,7 +290,7 @@ def exec_program(argv: list[bytes], env: Any, fds: dict[int, int], cwd: bytes | 
         except OSError:
             os.chdir("/")
     prctl(PR_SET_DUMPABLE, 1)
-    if os.getpriority(os.PRIO_PROCESS, 0) < COMMANDS_NICENESS:  # else a command has raised it
+    if os.getpriority(os.PRIO_PROCESS, 0) < COMMANDS_NICENESS:  # else a command has raised the niceness
         os.setpriority(os.PRIO_PROCESS, 0, COMMANDS_NICENESS)
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
@@ -313,7 +314,7 @@ def exec_program(argv: list[bytes], env: Any, fds: dict[int, int], cwd: bytes | 
 
 
 def switch_user(name: str, env: dict[bytes, bytes], keep_home: bool) -> None:
-    """Change to another user. Set the user's groups and, unless `keep_home`, HOME.
+    """Change to another user and the user's groups. Set USER, LOGNAME and, unless `keep_home` is True, HOME in `env`.
 
     Raises:
         LookupError: if there is no such user, or switching is not permitted.

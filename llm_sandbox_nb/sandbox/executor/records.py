@@ -39,8 +39,6 @@ class RecordWriter:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.records = 0
-        self.bytes = 0
         self.buffer: list[bytes] = []
         self.buffered = 0
         self.kind = ENTRIES
@@ -49,7 +47,6 @@ class RecordWriter:
 
     def record(self, kind: int, payload: bytes | memoryview) -> None:
         """Write one record. Small records are sent together, large records without a copy."""
-        self.records += 1
         self.buffer.append(RECORD.pack(kind, len(payload)))
         if len(payload) > BATCH_BYTES:
             self.push()
@@ -84,7 +81,6 @@ class RecordWriter:
 
     def chunk(self, data: memoryview) -> None:
         """Write a piece of content."""
-        self.bytes += len(data)
         self.record(CHUNK, data)
 
     def end(self) -> None:
@@ -114,7 +110,7 @@ class RecordReader:
         return self.buffer[self.at - size : self.at]
 
     def read(self, size: int) -> bytes:
-        """Read at least one and at most `size` bytes. Raises EOFError."""
+        """Read at least one and at most `size` bytes. Raises EOFError at the end of the stream."""
         data = os.read(self.fd, size)
         if not data:
             raise EOFError
@@ -178,7 +174,7 @@ class RestorePack:
         name: name of the file in the top folder; None if there is no pack.
         top_time: mtime of the top folder in nanoseconds, before the pack and the engine's helper files were put there.
             None if the mtime is not to be restored.
-        handed: True if the file has no path inside, and the host sends its descriptor through `HANDED`.
+        handed: True if the file has no path in the sandbox, and the host sends its descriptor through `HANDED`.
     """
 
     def __init__(self, name: str | None, top_time: int | None, handed: bool = False) -> None:
@@ -216,8 +212,8 @@ class RestorePack:
         finally:
             with_host.detach()
 
-    def copy(self, file: int, part: bytes, is_whole: Callable[[], bool]) -> int:
-        """Copy a part of the pack into a file. Return the number of bytes.
+    def copy(self, file: int, part: bytes, is_whole: Callable[[], bool]) -> None:
+        """Copy a part of the pack into a file.
 
         Args:
             part: offset in the file, offset in the pack, and length, as in a record `PACKED`.
@@ -226,8 +222,7 @@ class RestorePack:
         Raises:
             OSError: if the part is not in the pack, or cannot be written.
         """
-        offset, place, size = PART.unpack(part)
-        left = size
+        offset, place, left = PART.unpack(part)
         whole = False
         while left:
             data = self.read(min(left, CHUNK_SIZE), place)
@@ -239,7 +234,6 @@ class RestorePack:
                 raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
             written = os.pwrite(file, data, offset)
             offset, place, left = offset + written, place + written, left - written
-        return int(size)
 
     def remove(self) -> None:
         """Close and remove the pack, and restore the time of the top folder."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import (  # noqa: F401 - nothing is imported later, when commands may have changed the Python inside
+from . import (  # noqa: F401 - not imported later, when commands may have changed the sandbox's Python
     door,
     entries,
     files,
@@ -72,7 +72,7 @@ def describe(known: set[int], disk: tuple[int, int]) -> dict[str, str]:
     """Return texts, by name, that describe all state that commands can change, except files.
 
     `known` has the pids of the executor's processes. `disk` is the usage above which the sandbox ends. Long texts are
-    replaced by a hash with a secret key, so that programs inside cannot choose a text with the same hash.
+    replaced by a hash with a secret key, so that programs in the sandbox cannot choose a text with this hash.
     """
     foreign = sorted((pid, *born) for pid, born in process_table().items() if pid not in known)
     return {
@@ -95,7 +95,7 @@ def hashed(text: bytes) -> str:
 
 
 def read(path: str) -> bytes:
-    """Return the content of a file of the kernel. Empty if the file is missing."""
+    """Return the content of a file below /proc. Empty if the file cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()

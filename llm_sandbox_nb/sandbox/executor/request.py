@@ -136,7 +136,7 @@ KILLED = "killed"
 def ended_by(reason: str, code: int | None) -> dict[str, Any]:
     """Return the fields of an outcome about the end of a command.
 
-    `reason` is empty if the command has ended without the executor. `code` is the exit code, if it is known.
+    `reason` is empty if the executor did not end the command. `code` is the exit code, or None if it is unknown.
     """
     return {
         "exit_code": 137 if reason == KILLED else None if reason else code,
@@ -242,7 +242,7 @@ OPERATIONS: dict[str, dict[str, Check]] = {
         "id": is_text, "since": optional(is_text), "walk": optional(is_flag), "limits": optional(are_limits),
     },
     "describe": {
-        "paths": are_texts, "content": optional(is_flag), "below": optional(is_flag), "limits": optional(are_limits),
+        "paths": are_texts, "content": optional(is_flag), "below": optional(is_flag),
     },
     "renew": {},
     "restore": {

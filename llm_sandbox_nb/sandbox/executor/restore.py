@@ -72,11 +72,9 @@ class RestoredFolders:
         self.folders: dict[bytes, tuple[int, int]] = {}
         self.rows: dict[bytes, list[Any]] = {}
         self.failed: list[list[str]] = []
-        self.failures = 0
 
     def fail(self, name: str, error: OSError) -> None:
         """Note a path that could not be restored, so that the next scan reports the path's real state."""
-        self.failures += 1
         if len(self.failed) < MAX_NAMED_FAILURES:
             self.failed.append([name, os.strerror(error.errno or errno.EIO).lower()])
         self.memory[text_to_bytes(name)] = LOST
@@ -248,7 +246,6 @@ class Restore(RestoredFolders):
         self.file = -1
         self.file_row: list[Any] = []
         self.shell = b""
-        self.written = 0
 
     def run(self, reader: RecordReader) -> None:
         """Apply the plan. The metadata of folders comes last."""
@@ -298,7 +295,11 @@ class Restore(RestoredFolders):
         self.memory.pop(path, None)
 
     def make(self, row: list[Any]) -> None:
-        """Make an entry without content."""
+        """Make an entry for which no content follows.
+
+        Such an entry is a folder, a link, a fifo, a device, another name of a file, or a file without pieces of
+        content.
+        """
         path = text_to_bytes(row[0])
         if row[1] == "d" and path == self.top:
             self.rows[path] = row
@@ -410,11 +411,10 @@ class Restore(RestoredFolders):
                 punch(self.file, *RANGE.unpack(payload))
                 return
             if kind == PACKED:
-                self.written += self.pack.copy(self.file, payload, lambda: reader.has_arrived(DELIVERED))
+                self.pack.copy(self.file, payload, lambda: reader.has_arrived(DELIVERED))
                 return
             offset = OFFSET.unpack_from(payload)[0]
             data = memoryview(payload)[OFFSET.size :]
-            self.written += len(data)
             while data:
                 size = os.pwrite(self.file, data, offset)
                 data, offset = data[size:], offset + size

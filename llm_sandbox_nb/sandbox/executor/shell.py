@@ -362,7 +362,10 @@ class ShellCommand(Request):
             self.shell.abort(self)
 
     def end_with(self, text: str) -> bool:
-        """End the command because a limit was exceeded; report the notice `text`. Return False if it is not running."""
+        """End the command because a limit was exceeded, and report the notice `text`.
+
+        Return False if the command is not running, or if it is already being ended.
+        """
         if self.capture is None or self.reason:
             return False
         self.add_notice(text)
@@ -379,7 +382,7 @@ class ShellCommand(Request):
             self.capture.feed(stream, data)
 
     def own_processes(self) -> set[int]:
-        """Return the living processes of this command, but not the shell, older jobs and other requests."""
+        """Return the living processes of this command, but not those of the shell, older jobs and other requests."""
         table = process_table()
         skip = {pid for pid, identity in self.before.items() if table.get(pid, (0, -1))[1] == identity[1]}
         skip.discard(self.shell.pid)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 
-from .frames import bytes_to_text
 from .shell import Shell, ShellScript
 
 TYPE_CHECKING = False
@@ -49,46 +48,36 @@ class ShellState:
         self.shell = shell
         self.key = (0, 0)
         self.state = b""
-        self.cwd = ""
         self.sent: tuple[str, bytes] | None = None
 
     def current_key(self) -> tuple[int, int]:
         """Return a value that differs after every command."""
         return self.shell.pid, self.shell.commands
 
-    def save(self, done: Callable[[str], None]) -> None:
-        """Update `state`. Then call `done` with the reason of a failure, or with an empty text."""
+    def save(self, done: Callable[[bool], None]) -> None:
+        """Update `state`. Then call `done` with True, or with False after a failure."""
         shell = self.shell
         if shell.current:
-            done("a command was running")
+            done(False)
         elif self.state and self.key == self.current_key():
-            done("")
+            done(True)
         else:
             shell.enqueue_script(ShellScript(shell, SAVE, b"", lambda ok: self.saved(ok, done)))
 
-    def saved(self, ok: bool, done: Callable[[str], None]) -> None:
-        """Read the state that bash has written."""
+    def saved(self, ok: bool, done: Callable[[bool], None]) -> None:
+        """Read the state that bash has written, unless it is too large."""
         shell = self.shell
         self.state, self.key = b"", self.current_key()
-        if not ok:
-            done("the shell ended")
-            return
-        script = os.pread(shell.source, MAX_STATE_BYTES + 1, 0)
+        script = os.pread(shell.source, MAX_STATE_BYTES + 1, 0) if ok else b""
         if len(script) > MAX_STATE_BYTES or not script.endswith(THE_END):
-            done("the shell's variables and functions are larger than 1 MiB")
+            done(False)
             return
-        folder = self.note_cwd()
-        self.state = (TRACED if shell.trace else b"") + enter(folder) + script
-        done("")
-
-    def note_cwd(self) -> bytes:
-        """Remember and return the current folder of the shell."""
         try:
-            folder = os.readlink(b"/proc/%d/cwd" % self.shell.pid)
+            folder = os.readlink(b"/proc/%d/cwd" % shell.pid)
         except OSError:
             folder = b""
-        self.cwd = bytes_to_text(folder)
-        return folder
+        self.state = (TRACED if shell.trace else b"") + enter(folder) + script
+        done(True)
 
     def restore(self, state: bytes, done: Callable[[str], None]) -> None:
         """Set this state in a new shell. Then call `done` with the reason of a failure, or with an empty text."""
@@ -101,21 +90,15 @@ class ShellState:
             done("the shell's variables and functions could not be restored")
             return
         self.state = state
-        self.note_cwd()
         if state.startswith(TRACED):
             self.shell.trace = b"set -x;"
         done("")
 
-    def report(self, id: str, since: str | None, why: str) -> tuple[dict[str, str], bytes]:
-        """Return the fields about the shell in a checkpoint's outcome, and the state.
-
-        The state is empty if the host has this state already.
-        """
-        if why:
-            return {"state": "none", "cwd": "", "why": why}, b""
+    def report(self, id: str, since: str | None) -> tuple[str, bytes]:
+        """Return "new" and the state, or "same" if the host has this state already."""
         same = since is not None and self.sent == (since, self.state)
         self.sent = (id, self.state)
-        return {"state": "same" if same else "new", "cwd": self.cwd, "why": ""}, b"" if same else self.state
+        return ("same", b"") if same else ("new", self.state)
 
 
 def enter(folder: bytes) -> bytes:

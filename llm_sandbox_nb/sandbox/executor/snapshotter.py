@@ -146,14 +146,12 @@ class Snapshotter:
                 params = parse_json(self.reader.line())
             except EOFError:
                 return
-            started = time.monotonic()
             try:
                 outcome = self.restore(params) if params["op"] == "restore" else self.checkpoint(params)
             except OSError as error:
                 outcome = {"error": describe_error(error)}
                 self.memories = {}
                 self.stop_watching()
-            outcome["duration"] = time.monotonic() - started
             write_all(3, dump(outcome) + b"\n")
 
     def mounts(self) -> tuple[list[Mount], set[bytes]]:
@@ -163,7 +161,7 @@ class Snapshotter:
         return writable_mounts()
 
     def checkpoint(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Report the differences from a remembered checkpoint, or all files if no checkpoint is remembered."""
+        """Report the differences from the checkpoint `since`, or all files if this checkpoint is not remembered."""
         set_policy("SCHED_BATCH")
         since = params.get("since")
         old = self.memories.get(since) if since is not None else None
@@ -181,11 +179,7 @@ class Snapshotter:
         self.memories = {since: old} if since is not None and old is not None else {}
         self.memories[params["id"]] = self.known.memory
         return {
-            "id": params["id"],
             "incremental": old is not None,
-            "entries": len(self.known.memory),
-            "records": writer.records,
-            "bytes": writer.bytes,
             "roots": [bytes_to_text(mount.path) for mount in mounts[:MAX_REPORTED_ROOTS]],
             "incomplete": scan.shortfall.text(),
         }
@@ -248,11 +242,7 @@ class Snapshotter:
         write_all(1, restore.shell)
         wait_for_tick()
         return {
-            "id": params["id"],
             "failed": [*restore.failed, *problems][:MAX_NAMED_FAILURES],
-            "failures": restore.failures + len(problems),
-            "written": restore.written,
-            "shell_size": len(restore.shell),
             "pack": "missing" if pack.missed else "",
         }
 
@@ -301,9 +291,7 @@ def serve_history(scope: bytes, spill: bytes, epoch: Epoch) -> None:
 def describe(params: dict[str, Any]) -> dict[str, Any]:
     """Write the current state of some paths to fd 1."""
     writer = RecordWriter(1)
-    scan = FilesystemScan(
-        writer, {}, ScanLimits(params.get("limits") or {}), content=bool(params.get("content"))
-    )
+    scan = FilesystemScan(writer, {}, ScanLimits({}), content=bool(params.get("content")))
     points = writable_mounts()[1] if params.get("below") else set()
     for name in params["paths"]:
         path = text_to_bytes(name)
@@ -320,4 +308,4 @@ def describe(params: dict[str, Any]) -> dict[str, Any]:
             scan.entry(path, info, (0, 0))
     scan.finish()
     writer.end()
-    return {"records": writer.records, "bytes": writer.bytes, "incomplete": scan.shortfall.text()}
+    return {}

@@ -23,9 +23,10 @@ class ContentWriter(Protocol):
     """Number of bytes that were written."""
 
     def add(self, *parts: bytes | memoryview, known: Callable[[bytes], object] = lambda _: None) -> bytes:
-        """Write a piece, which is given in parts, unless this writer has the piece already or `known` finds the piece.
+        """Write a piece, which is given in parts, unless this writer has the piece already.
 
-        Return the piece's digest, its SHA-256. Raises HistoryNotWrittenError.
+        The piece is not written either if `known` returns a value other than None for its digest. Return the digest of
+        the piece, its SHA-256. Raises HistoryNotWrittenError.
         """
 
     def length(self, digest: bytes) -> int | None:
@@ -40,7 +41,7 @@ class CheckpointStore(Protocol):
 
     A new kind of store is a subclass, and gets a row in `stores.STORES`. It promises:
 
-    - Order: `checkpoints` lists checkpoints as they were committed. A checkpoint comes after its parent.
+    - Order: `checkpoints` lists checkpoints in the order of their commits. A checkpoint comes after its parent.
     - Crash safety: if the process is killed at any instant, the folder can be opened again. It then has every
       checkpoint whose `commit` has returned, and no checkpoint without its content.
     - Concurrency: several threads may use a store. Only one process at a time may write, and others may read
@@ -55,7 +56,7 @@ class CheckpointStore(Protocol):
 
     folder: Path
     limit: int
-    """Maximum bytes of content. Callers may change it; the next `commit` obeys."""
+    """Maximum bytes of content. Callers may change the limit. The next `commit` obeys the new limit."""
 
     def __init__(self, folder: Path, *, limit: int = HISTORY_LIMIT, readonly: bool = False) -> None:
         """Open the store in `folder`. Make the folder and the store if they are missing and `readonly` is False.
@@ -66,7 +67,7 @@ class CheckpointStore(Protocol):
 
     @staticmethod
     def holds(folder: Path) -> bool:
-        """Return True if a folder holds a store of this kind. Must be quick, and not follow links."""
+        """Return True if a folder holds a store of this kind. This check must be quick, and must not follow links."""
 
     @staticmethod
     def is_in_use(folder: Path) -> bool:
@@ -119,7 +120,7 @@ class CheckpointStore(Protocol):
         return bytes(data)
 
     def piece(self, chunk: Chunk) -> bytes:
-        """Return a piece of a file, whose length is checked."""
+        """Return a piece of a file. Raise HistoryError if the piece has a wrong length."""
         data = self.content(chunk.digest)
         if len(data) != chunk.length:
             raise HistoryError(
@@ -128,7 +129,7 @@ class CheckpointStore(Protocol):
         return data
 
     def write(self, entry: Entry, file: BinaryIO) -> None:
-        """Write the content of a file, with its holes, into an empty file."""
+        """Write the content of `entry` into the empty file `file`. Holes stay holes."""
         if entry.chunks is None:
             raise HistoryError("The content of this file was not kept.")
         for chunk in entry.chunks:
@@ -150,17 +151,18 @@ class CheckpointStore(Protocol):
         pinned: Iterable[str] = (),
         manifest: dict[str, Entry] | None = None,
     ) -> None:
-        """Store a checkpoint. Then drop the oldest other checkpoints, except `pinned`, while the limit is exceeded.
+        """Store a checkpoint. If the store's content then exceeds `limit` bytes, drop old checkpoints, oldest first.
 
-        Checkpoints that follow a dropped one stay complete; their parent becomes the parent of the dropped one.
+        The children of a dropped checkpoint stay complete. Their new parent is the parent of the dropped checkpoint.
 
         Args:
             changed: the differences from the entries of the checkpoint's parent, as from `manifest.delta`.
+            pinned: ids of checkpoints that are not dropped. The new checkpoint is not dropped either.
             manifest: all entries, which may be kept in memory and must not be modified any more.
         """
 
     def image_entry(self, path: str) -> tuple[Entry | None, bool] | None:
-        """Return what `learn_image` stored at a path. None if nothing was stored."""
+        """Return the pair that `learn_image` has stored at a path. None if nothing was stored."""
 
     def image_names(self, folder: str) -> list[str]:
         """Return the stored paths directly in a folder, in any order, without those where the image has nothing."""
@@ -168,8 +170,8 @@ class CheckpointStore(Protocol):
     def learn_image(self, entries: Mapping[str, tuple[Entry | None, bool]], content: ContentWriter) -> None:
         """Store entries of the image and their content.
 
-        Each path has its entry, or None if the image has nothing there, and True if it is a folder whose names are all
-        stored. A later entry replaces an earlier one, but the True stays.
+        Each path has a pair: its entry (None if the image has nothing there), and True if the path is a folder whose
+        names are all stored. A later entry replaces an earlier entry, but a stored True stays.
         """
 
     def continue_in(self, folder: Path) -> None:

@@ -43,7 +43,7 @@ class CheckpointingSandbox(Sandbox):
 
     @abstractmethod
     async def retrying(self, use: Callable[[ExecutorConnection], Awaitable[_T]]) -> _T:
-        """Call `use` with a connection. If the connection breaks, call `use` again, which must then be safe."""
+        """Call `use` with a connection. If the connection breaks, call `use` again. So a second call must be safe."""
 
     async def keep_history(
         self, folder: Path | str, *, continue_from: Path | str | None = None, limit: int | None = None
@@ -69,7 +69,7 @@ class CheckpointingSandbox(Sandbox):
                 before = await image.expand(before, after, content=False)
                 after = await image.expand(after, before, content=False)
             except SandboxError:
-                # In this case, the files of the image are listed as new.
+                # Then `compare` lists unchanged files of the image as new.
                 logger.info("the files of the image cannot be read", exc_info=True)
         return await asyncio.to_thread(compare, store, before, after)
 
@@ -131,7 +131,7 @@ class CheckpointingSandbox(Sandbox):
 
     @abstractmethod
     async def changes_now(self) -> Changes:
-        """Return the result of `changes` for a sandbox without checkpoints."""
+        """Return the result of `changes` without arguments."""
 
     @abstractmethod
     async def read_file_now(self, path: str, limit: int) -> bytes:

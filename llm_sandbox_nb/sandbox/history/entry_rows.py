@@ -53,7 +53,9 @@ def is_kept_path(data: object) -> bool:
 
 
 def is_entry(row: object, *, kept: bool = False) -> bool:
-    """Return True if the fields of a row after its path are valid. The path in the field `link` is not checked.
+    """Return True if all ten fields of `row`, which lacks the entry's own path, are valid.
+
+    The path in the field `link` is not checked.
 
     `kept` is True for rows of an index on disk. Such rows may have details of entries that are as in the image.
     Sandboxes must not report such details.

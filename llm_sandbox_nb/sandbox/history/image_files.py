@@ -38,8 +38,8 @@ class ImageFiles:
 
         A folder that is as in the image is one entry of a manifest. If `other` lists the content of such a folder, the
         result lists the folder's content too, as in the image. Then two entries at a path are equal if both have
-        `base`, and differ if only one of them has `base`. With `content`, the result also has the content of all
-        entries of the image that are not as in the image in `other`.
+        `base`, and differ if only one of them has `base`. With `content`, the result also has the content of
+        each entry of the image whose path is not as in the image according to `other`.
 
         Raises:
             SandboxError: if the image cannot be read.

@@ -87,7 +87,10 @@ class Index:
         return unpacked_shell(row[0]) if row[0] is not None else None
 
     def manifest(self, id: str) -> dict[str, Entry]:
-        """Return all entries at a checkpoint. Its own entries replace the entries of earlier checkpoints."""
+        """Return all entries at a checkpoint.
+
+        A checkpoint stores only the entries that differ from its parent. The newest stored entry at a path counts.
+        """
         rows = self.sql.execute(
             "WITH RECURSIVE line(number, parent, age) AS ("
             " SELECT number, parent, 0 FROM checkpoints WHERE number = ?"
@@ -154,7 +157,7 @@ class Index:
     def image_entry(self, path: str) -> tuple[Entry | None, bool] | None:
         """Return the image's entry at a path, and True if the path is a folder whose names are known.
 
-        The entry is None if the image has nothing at the path. The result is None if the path was never read.
+        The entry is None if the image has nothing at the path. The result is None if nothing was stored at the path.
         """
         row = self.sql.execute(
             "SELECT entry, listed FROM image WHERE path = ?", (os.fsencode(path),)
@@ -212,7 +215,7 @@ def writable_index(folder: Path) -> Index:
     If the folder has no index, the fresh database is empty.
 
     Raises:
-        HistoryError: if the folder holds anything other than the index of a history.
+        HistoryError: if a file of the index is not a regular file, or the index is invalid.
     """
     _check_names(folder)
     _finish_replacement(folder)
@@ -301,7 +304,7 @@ _FRESH = f"{INDEX}.fresh"
 
 
 def _check_names(folder: Path) -> None:
-    """Raise HistoryError if a file of the index is a link, a folder or another kind of file."""
+    """Raise HistoryError if a file of the index exists but is not a regular file, for example a link or a folder."""
     for name in (INDEX, f"{INDEX}-wal", f"{INDEX}-shm", f"{INDEX}-journal", _FRESH):
         if os.path.lexists(folder / name) and not is_file(folder, name):
             raise HistoryError(f"{folder / name} is not a regular file; give the folder of a history.")
@@ -327,9 +330,9 @@ def _replace(folder: Path, fill: Callable[[sqlite3.Connection], object]) -> None
 
 
 def _finish_replacement(folder: Path) -> None:
-    """Replace the index by the file `_FRESH`, if it exists. Remove unfinished files of `_replace`.
+    """Remove unfinished files of `_replace`. If the file `_FRESH` exists, rename it, so that it replaces the index.
 
-    Remove the journals of the old index too, because SQLite would apply them to the new index.
+    In this case, remove the journals of the old index, because SQLite would apply them to the new index.
     """
     for stale in folder.glob(f"{INDEX}.*{PARTIAL}*"):
         if not stale.is_dir() or stale.is_symlink():

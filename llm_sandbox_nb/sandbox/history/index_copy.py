@@ -1,4 +1,4 @@
-"""Copy of an index into a fresh database. A database that may come from a stranger is never used itself.
+"""Copy of an index into a fresh database. An index may come from a stranger, so only copies of it are queried.
 
 The schema must be exactly `SCHEMA`, so that the database has no trigger, no view and no other table. Each row is
 checked. The size of the database's files limits the number of rows and of SQLite's steps. Tables with a row for every
@@ -94,6 +94,7 @@ def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -
 
     Raises:
         HistoryError: if the file is not the index of a history, or has rows that this program does not write.
+        OSError: if the target's disk is full.
     """
     _check_files(folder)
     room = _size(folder)

@@ -159,7 +159,7 @@ def parent(path: str) -> str:
 
 
 def parents(path: str) -> Iterator[str]:
-    """Return the folders above a path, the nearest first."""
+    """Yield the folders above a path, the nearest first."""
     while path != "/":
         path = parent(path)
         yield path
@@ -186,7 +186,7 @@ def moved(manifest: Manifest, below: str) -> Manifest:
 
 
 def resolve(manifest: Manifest, path: str) -> str:
-    """Return the path to which an absolute path leads. Follow links, except those in unchanged folders of the image.
+    """Return the path to which an absolute path leads. Follow links, except links that are as in the image.
 
     Raises:
         FileNotFoundError: if the path leads nowhere.

@@ -27,7 +27,7 @@ PACKS, LOCK = "packs", "lock"
 _CACHED_MANIFESTS = 4
 """Maximum number of manifests in memory."""
 _SHARE_AFTER_DROPPING = 0.9
-"""Maximum share of the limit in use after old checkpoints were dropped. So not every new checkpoint drops another."""
+"""Share of the limit to which dropping old checkpoints reduces the content. The rest is room for new checkpoints."""
 
 
 class PackStore(CheckpointStore):

@@ -112,7 +112,9 @@ class PackFolder:
                     self.remove(name)
 
     def share(self, name: str, other: PackFolder, size: int) -> None:
-        """Make a hard link to a pack in another folder. If the filesystem cannot link, copy the pack's `size` bytes.
+        """Give the folder `other` a hard link to a pack of this folder, or a copy if the filesystem cannot link.
+
+        A copy has the first `size` bytes of the pack. A pack that `other` already has stays as it is.
 
         Raises:
             HistoryError: if the pack is missing or not a regular file.
@@ -252,9 +254,9 @@ class PackReader:
         self._folder = folder
         self._open: dict[str, int] = {}
         self.written: set[str] = set()
-        """Names of packs that this process has written. Their CRC-32 is checked, in case the disk fails.
+        """Names of packs that this process has written. Of each piece in these packs, the CRC-32 is checked.
 
-        Other packs may be hostile, so their digests are checked.
+        The CRC-32 shows errors of the disk. Other packs may be hostile, so there the SHA-256 of each piece is checked.
         """
 
     def read(self, digest: bytes, name: str, offset: int, size: int, check: int) -> bytes:

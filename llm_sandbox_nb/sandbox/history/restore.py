@@ -30,6 +30,7 @@ from llm_sandbox_nb.sandbox.history.sandbox_history import (
     SPARE_BYTES_OF_RESTORE,
     SandboxHistory,
     finish_anyway,
+    printable_sentence,
 )
 from llm_sandbox_nb.sandbox.history.snapshot import HEAD
 from llm_sandbox_nb.sandbox.protocol.answers import raise_error
@@ -86,10 +87,15 @@ class _Restore:
         self._image = ImageFiles(self._store, connect_new)
         self._packs = True
         self._problems: list[str] = []
+        self._survivors = ""
+        """Sentence about processes that the newest attempt could not kill."""
         self._shell_restored = False
 
     async def run(self) -> Restored:
-        """Plan changes, apply them and scan the files again, until nothing differs."""
+        """Plan changes, apply them and scan the files again, until nothing differs.
+
+        Stop earlier if a path cannot be restored, or after `_MAX_ROUNDS` attempts.
+        """
         began = time.monotonic()
         # Before and after the restore, all files are examined, because a program may have hidden a change from the
         # kernel's reports.
@@ -111,7 +117,7 @@ class _Restore:
                 f"{plural(plan.paths, 'path differs', 'paths differ')} again: something still changes them, or "
                 "the checkpoint is damaged."
             )
-        problems = tuple(self._problems[:_MAX_PROBLEMS])
+        problems = tuple([*filter(None, [self._survivors]), *self._problems][:_MAX_PROBLEMS])
         return Restored(self._id, safety, files, self._shell_restored, problems, time.monotonic() - began)
 
     async def _plan(self, found: Mapping[str, Entry]) -> Plan:
@@ -147,6 +153,7 @@ class _Restore:
         self._packs = self._packs and outcome.get("pack") != "missing"
         if body.pack and not self._packs:
             return  # the next round sends all content through the connection
+        self._survivors = printable_sentence(outcome.get("incomplete"))
         self._problems += [*plan.problems, *_failures(outcome)]
         shell_problem = outcome.get("shell")
         self._shell_restored = self._shell is not None and not shell_problem

@@ -253,7 +253,7 @@ class HistoryCopy:
 
     @classmethod
     def of(cls, source: CheckpointStore, folder: Path | None) -> HistoryCopy:
-        """Copy a history into `folder`, or into a temporary folder if None. Raises HistoryError."""
+        """Copy a history into `folder`, or into a temporary folder if `folder` is None. Raises HistoryError."""
         target = temporary_folder() if folder is None else folder.absolute()
         return cls(source.continued_in(target), folder is None)
 
@@ -321,7 +321,7 @@ class PendingCheckpoint:
         changed = snapshot_changes(before, snapshot, scanned_roots(outcome))
         found = apply_delta(before, changed) if changed else before
         self._changed = changed if incremental else delta(history.entries, found)
-        self._incomplete = _printable(outcome.get("incomplete"))
+        self._incomplete = printable_sentence(outcome.get("incomplete"))
         shell = outcome.get("shell")
         state = shell.get("state") if isinstance(shell, dict) else "none"
         if state in ("same", "new"):
@@ -378,7 +378,8 @@ class PendingCheckpoint:
         history.last_scan, history.entries, history.shell = self.id, found, self._shell
 
 
-def _printable(text: object) -> str:
+def printable_sentence(text: object) -> str:
+    """Return the printable characters of a sentence of the executor, at most 2,000. Empty for any other value."""
     if not isinstance(text, str):
         return ""
     return "".join(letter for letter in text[:2000] if letter.isprintable())

@@ -19,7 +19,7 @@ from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 HEAD = struct.Struct(">BI")
 MAX_RECORD_BYTES = 2 * 1024 * 1024
 MAX_ENTRIES_BYTES = 512 * 1024 * 1024
-"""Maximum bytes of entries in one stream."""
+"""Maximum bytes of entries and deleted paths in one stream."""
 MAX_ENTRIES = 2_000_000
 
 
@@ -33,7 +33,7 @@ class Snapshot:
 
 
 class SnapshotReader:
-    """Reader of the records of one stream.
+    """Reader of one snapshot, which the sandbox sends as a stream of records.
 
     Args:
         content: writer for the pieces of content.

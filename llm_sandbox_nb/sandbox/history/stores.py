@@ -55,7 +55,7 @@ def remove_history(folder: Path) -> None:
 
 
 def remove_stale() -> None:
-    """Remove temporary histories of this user whose process was killed."""
+    """Remove this user's temporary histories that no process uses any more, such as those of a killed process."""
     if is_windows():
         return
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):

@@ -81,11 +81,10 @@ class Proxy:
         secrets: Sequence[Secret] = (),
         *,
         internet: Internet | None = None,
-        report: Callable[[Connection], None] = lambda connection: None,
     ) -> None:
         self.policy = policy
         self.internet = internet or Internet()
-        self.report = report
+        self.report: Callable[[Connection], None] = lambda connection: None
         self._secrets = secrets
         hosts = dict.fromkeys(host for secret in secrets for host in secret.hosts)
         self.authority = Authority(list(hosts)) if secrets else None

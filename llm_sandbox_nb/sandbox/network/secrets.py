@@ -92,9 +92,7 @@ class Secret:
         return placeholder(self.name)
 
 
-def read_secrets(
-    entries: Mapping[str, Sequence[str]], environment: Mapping[str, str] | None = None
-) -> list[Secret]:
+def read_secrets(entries: Mapping[str, Sequence[str]]) -> list[Secret]:
     """Read the values of secrets from the environment. `entries` is a result of `parse_secrets`.
 
     Raises:
@@ -102,7 +100,7 @@ def read_secrets(
     """
     found = []
     for name, names in entries.items():
-        value = (os.environ if environment is None else environment).get(name, "").strip()
+        value = os.environ.get(name, "").strip()
         if not value:
             raise ValueError(
                 f"The secret {name} has no value: set the environment variable {name} before you start this program."

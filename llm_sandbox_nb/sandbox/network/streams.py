@@ -134,10 +134,7 @@ class SocketStream:
             raise ConnectionError("the server has closed the connection") from error
 
     async def end_writing(self) -> None:
-        """See `Stream`. This does nothing, because TLS cannot close a single direction."""
-        if self._writer.can_write_eof():
-            with contextlib.suppress(OSError):
-                self._writer.write_eof()
+        """See `Stream`. Do nothing, because TLS cannot close a single direction."""
 
     def abort(self) -> None:
         self._writer.transport.abort()

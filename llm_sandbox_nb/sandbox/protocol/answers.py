@@ -126,9 +126,12 @@ class Gathered:
 
 
 _FACTS: tuple[tuple[str, type, Any], ...] = (
-    ("version", int, 0), ("python", str, ""), ("pid", int, 1), ("uid", int, 0), ("bash", bool, False), ("door", int, 0),
-    ("adopted", bool, False), ("failed", list, []), ("files", dict, {}),
-)  # fmt: skip
+    ("pid", int, 1),
+    ("bash", bool, False),
+    ("door", int, 0),
+    ("failed", list, []),
+    ("files", dict, {}),
+)
 
 
 def _is_count(value: object) -> bool:

@@ -1,7 +1,8 @@
 """Concurrent requests over one connection to an executor, which is never trusted.
 
 Whatever the executor does (garbage, silence, endless output, wrong ids), the host's memory use is limited, and every
-call ends. A call ends with its answer, also after the time-out that the executor applies, or with `SandboxLostError`.
+call ends. A call ends with its answer or with `SandboxLostError`. After a time-out, which the executor applies, a call
+has an answer too.
 
 A request with a body has these frames. `>` comes from the host, `<` from the executor:
 
@@ -116,8 +117,7 @@ class _Call:
 class Channel:
     """Requests to one executor. Use a channel only in the event loop in which `hello` was awaited."""
 
-    def __init__(self, transport: Transport, *, grace: float = GRACE, ping_every: float = PING_EVERY) -> None:
-        self._grace = grace
+    def __init__(self, transport: Transport, *, ping_every: float = PING_EVERY) -> None:
         self._ping_every = ping_every
         self._numbers = itertools.count(1)
         self._tasks: list[asyncio.Task[None]] = []
@@ -214,7 +214,7 @@ class Channel:
             params: the request, with its operation `op`. Large parameters are sent at the beginning of the body.
             body: bytes that belong to the request. None if there is no body.
             sink: function that receives the frames before the response. None if the request has no such frames.
-            timeout: seconds until the answer is due. If there is still no answer `grace` seconds later, the sandbox
+            timeout: seconds until the answer is due. If there is still no answer `GRACE` seconds later, the sandbox
                 counts as lost. None for no limit.
             begun: function that is called with the request's number for `cancel`, as soon as the request is sent.
 
@@ -241,7 +241,7 @@ class Channel:
             sender = asyncio.create_task(self._send_body(number, call, body))
         if begun:
             begun(number)
-        limit = None if timeout is None else timeout + self._grace
+        limit = None if timeout is None else timeout + GRACE
         try:
             await asyncio.wait({call.answer}, timeout=limit)
             if not call.answer.done():
@@ -290,7 +290,7 @@ class Channel:
         self._flowing.clear()
 
     def release(self, holder: object) -> None:
-        """Read frames again, unless another holder has not released yet."""
+        """Remove `holder`. Resume reading frames if no other holder is left."""
         self._holders.discard(holder)
         if not self._holders:
             self._flowing.set()

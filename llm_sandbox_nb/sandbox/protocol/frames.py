@@ -8,6 +8,7 @@ is sent into the sandbox unchanged.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 import zlib
@@ -133,45 +134,6 @@ def decode(header: bytes, payload: bytes) -> Frame:
     return Frame(kind, request, payload)
 
 
-class FrameScanner:
-    """Scanner that finds frames in a stream. After an adoption, the stream may start within a frame."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> None:
-        self._buffer += data
-
-    def take(self) -> Frame | None:
-        """Return the next complete and valid frame, or None if more bytes must arrive first. Skip all other bytes."""
-        while True:
-            start = self._buffer.find(MAGIC)
-            if start < 0:
-                del self._buffer[: max(0, len(self._buffer) - 1)]
-                return None
-            del self._buffer[:start]
-            if len(self._buffer) < HEADER.size:
-                return None
-            try:
-                _, _, length, _ = decode_header(bytes(self._buffer[: HEADER.size]))
-                if len(self._buffer) < HEADER.size + length:
-                    return None
-                frame = decode(
-                    bytes(self._buffer[: HEADER.size]),
-                    bytes(self._buffer[HEADER.size : HEADER.size + length]),
-                )
-            except ProtocolError:
-                del self._buffer[:1]
-                continue
-            del self._buffer[: HEADER.size + length]
-            return frame
-
-    @property
-    def rest(self) -> bytes:
-        """Bytes that have arrived and are not part of a returned frame."""
-        return bytes(self._buffer)
-
-
 class Transport(Protocol):
     """A connection that carries the frames of one channel."""
 
@@ -196,20 +158,10 @@ class ByteReader(Protocol):
         """Return at least one byte and at most `n`. Return `b""` at the end of the stream."""
 
 
-class ByteWriter(Protocol):
-    """The part of `asyncio.StreamWriter` that this package uses."""
-
-    def write(self, data: bytes, /) -> None:
-        """Queue bytes."""
-
-    def close(self) -> None:
-        """Close the connection."""
-
-
 class StreamTransport:
     """Frames over a byte stream."""
 
-    def __init__(self, reader: ByteReader, writer: ByteWriter) -> None:
+    def __init__(self, reader: ByteReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._buffer = bytearray()
@@ -226,9 +178,9 @@ class StreamTransport:
         except OSError:
             return None
         with memoryview(self._buffer) as view:
-            payload = bytes(view[HEADER.size : HEADER.size + length])
+            frame = decode(header, bytes(view[HEADER.size : HEADER.size + length]))
         del self._buffer[: HEADER.size + length]
-        return decode(header, payload)
+        return frame
 
     async def _fill(self, size: int) -> bool:
         while len(self._buffer) < size:
@@ -239,19 +191,19 @@ class StreamTransport:
         return True
 
     async def find_frame(self, wanted: Callable[[Frame], bool]) -> Frame | None:
-        """Skip to the first frame for which `wanted` is True. The stream may start with frames for another owner."""
-        scanner = FrameScanner()
-        scanner.feed(bytes(self._buffer))
+        """Skip to the first frame for which `wanted` is True.
+
+        The stream may start within a frame, or with frames for another owner.
+        """
         while True:
-            frame = scanner.take()
-            if frame is not None and wanted(frame):
-                self._buffer = bytearray(scanner.rest)
+            try:
+                frame = await self.read_frame()
+            except ProtocolError:
+                start = self._buffer.find(MAGIC, 1)
+                del self._buffer[: start if start > 0 else -1]  # the last byte may begin a frame
+                continue
+            if frame is None or wanted(frame):
                 return frame
-            if frame is None:
-                data = await self._reader.read(MAX_PAYLOAD)
-                if not data:
-                    return None
-                scanner.feed(data)
 
     def write_raw(self, data: bytes) -> None:
         """Write bytes that are not a frame: the executor's source, or zeros.

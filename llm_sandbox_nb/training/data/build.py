@@ -79,10 +79,6 @@ class Statistics:
     sha256: str = ""
     """Digest of the file with the rows, which is equal for the same documents, questions and options."""
 
-    def as_json(self) -> str:
-        """Return the content of `statistics.json`."""
-        return json.dumps(vars(self), indent=1, sort_keys=True) + "\n"
-
 
 class _LeftOutError(LLMSandboxError):
     """Error for a question that cannot become a row. The message is the reason."""
@@ -143,7 +139,7 @@ def build_rows(folder: Path, questions: Path | None, out: Path, options: BuildOp
         raise DataError(f"No row could be made of {questions} ({reasons or 'it has no questions'}).")
     statistics.sha256 = digest.hexdigest()
     partial.replace(out / ROWS)
-    (out / STATISTICS).write_text(statistics.as_json(), "utf-8")
+    (out / STATISTICS).write_text(json.dumps(vars(statistics), indent=1, sort_keys=True) + "\n", "utf-8")
     return statistics
 
 

@@ -114,7 +114,7 @@ def losses(evidence: Evidence, action: Action) -> Iterator[Doubt]:
 
 
 def _moved(action: Action) -> bool:
-    """Return True if the files that an action removed exist under other names or in an archive."""
+    """Return True if the files that an action removed probably exist under other names or in an archive."""
     gone = [file for file in action.writes if file.deleted and file.change]
     new = [file for file in action.writes if not file.deleted and file.change]
     if any(ending_of(file.path) in _ARCHIVE for file in new):
@@ -201,7 +201,7 @@ _LOOKS_AT = re.compile(r"\s*(?:wc|head|tail|cat|ls|grep|du|stat|file|less|jq|col
 
 
 def _made_anew(action: Action, version: Version) -> bool:
-    """Return True if the file was made from other files, and not from its own earlier content."""
+    """Return True if the editor tool wrote the file, or a command made it, but not from its own earlier content."""
     name = re.escape(name_of(version.path))
     if action.edited:
         return True
@@ -268,7 +268,10 @@ def _removed_lines(version: Version) -> list[str]:
 
 
 def _came_back(evidence: Evidence, version: Version) -> bool:
-    """Return True if the newest later version of the file is about as large as the file was before the loss."""
+    """Return True if the file later became at least almost as large as before the loss.
+
+    The newest later version that is not a deletion counts.
+    """
     before = version_before(version)
     later = evidence.files.get(version.path, [])
     for newer in reversed(later):

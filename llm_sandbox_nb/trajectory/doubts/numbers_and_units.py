@@ -68,7 +68,10 @@ _MAX_NUMBERS = 8
 
 
 def units_and_numbers(evidence: Evidence) -> Iterator[Doubt]:
-    """A number of the answer is in no output and no file, or has a wrong unit. This doubt is mild."""
+    """A number of the answer is in no output, in no result file and not in the task, or has a wrong unit.
+
+    This doubt is mild.
+    """
     answer = (evidence.answer or "").strip()
     if not answer or len(answer) > 4_000 or not evidence.actions or says_failure(answer):
         return
@@ -128,7 +131,10 @@ def _same_units(first: str, second: str) -> bool:
 
 
 def _appears(evidence: Evidence, number: str) -> bool:
-    """Return True if an output, a result file or the task has the number, perhaps with more digits."""
+    """Return True if an output, a result file or the task has the number, perhaps with more digits.
+
+    Also return True if the outputs are too long for a search, or if the number may come from an input.
+    """
     plain = plain_number(number)
     forms = {number, plain} | ({f"{int(plain):,}"} if plain.lstrip("-").isdigit() else set())
     if any(form in evidence.task for form in forms):

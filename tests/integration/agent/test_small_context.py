@@ -81,14 +81,6 @@ def test_a_summary_by_the_model_reaches_the_end_too(tmp_path: Path) -> None:
     check_sent(server, run)
 
 
-def test_a_server_that_names_no_number_is_learned_from_too(tmp_path: Path) -> None:
-    with SmallContextServer(8192, "no number") as server:
-        run = in_loop(solved(server, tmp_path), timeout=200)
-    assert (run.stop_reason, run.answer) == ("submitted", ANSWER)
-    assert len(server.requests) / len(run.steps) <= MOST_REQUESTS + 0.1, "halving the reply costs a few, once"
-    check_sent(server, run)
-
-
 @pytest.mark.parametrize("tells", [pytest.param(True, marks=pytest.mark.campaign), False])
 def test_a_server_that_leaves_out_the_beginning_silently(tmp_path: Path, tells: bool) -> None:
     """Ollama tells the context of a loaded model; where it does not, the count that falls gives it away."""

@@ -379,12 +379,6 @@ def test_the_word_submit_alone_ends_the_run(text: str) -> None:
     assert read(text) == ([("submit", {})], "")
 
 
-def test_a_reply_that_was_cut_executes_nothing() -> None:
-    mode = TextMode(load_text_form("code"), TOOL_SCHEMAS)
-    reply, _ = mode.read(said(block("ls"), "length"), (), "")
-    assert reply.calls == ()
-
-
 @pytest.mark.parametrize("number", [40, 41])
 def test_a_block_that_repeats_an_output_is_not_executed(number: int) -> None:
     given = REPLIES[number]

@@ -123,20 +123,6 @@ def fails_later(kind: str) -> Any:
     return lambda: fails(kind)
 
 
-def test_answers_are_kept_when_the_judge_has_no_key(tmp_path: Path) -> None:
-    model = FunctionModel(answers)
-    with pytest.raises(FatalError, match="fails with authentication"):
-        run(benchmark(tmp_path, model, failing("authentication"), workers=1).run(items()), 60)
-    (kept,) = read_results(tmp_path)
-    assert (kept.error_kind, kept.score) == ("judge", None)
-    with pytest.raises(FatalError, match="fails with authentication"):
-        run(benchmark(tmp_path, model, failing("authentication"), workers=1).run(items()), 60)
-    assert len(model.asked) == 1
-    run(benchmark(tmp_path, model, judging(), workers=1).run(items()), 60)
-    assert len(model.asked) == 4
-    assert {result.score for result in read_results(tmp_path)} == {1.0}
-
-
 class Waiting(FunctionModel):
     """A judge who fails about the first question, once all others wait for a reply."""
 
@@ -259,17 +245,6 @@ def test_a_judge_may_come_later_and_be_left_out_but_not_change(
     assert "holds results with judge_model" in capsys.readouterr().err
 
 
-def test_a_row_without_a_problem_is_refused_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data, script = tmp_path / "rows.jsonl", tmp_path / "script.yaml"
-    script.write_text(script_text(turn(text="A")))
-    rows = [{"id": "good", "problem_statement": "A or B?"}, {"id": "bad", "problem_statement": " \n"}]
-    data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    words = ["benchmark", "run", "chem", "--data", str(data), "--model", f"scripted/{script}"]
-    assert main([*words, "--out", str(tmp_path / "out")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "Row 1 ('bad') has an empty problem_statement" in line
-
-
 def test_a_bug_in_one_item_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -285,13 +260,3 @@ def test_a_bug_in_one_item_does_not_stop_the_others(
     assert (first.item, first.error_kind, first.error) == ("p0", "error", "LookupError: no such column")
     assert [other.error_kind for other in others] == [""] * 3
     assert any(record.exc_info for record in caplog.records)
-
-
-def test_too_long_a_reply_of_a_scorer_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_sandbox_nb.benchmark.scoring_pool._MAX_REPLY_BYTES", 20)
-    run(benchmark(tmp_path, FunctionModel(answers), None).run(items("math")), 60)
-    assert summary(tmp_path)["errors"] == {"scorer": 4}
-    monkeypatch.undo()
-    model = FunctionModel(answers)
-    run(benchmark(tmp_path, model, None).run(items("math")), 60)
-    assert (summary(tmp_path)["errors"], len(model.asked)) == ({}, 0)  # long answers were kept whole

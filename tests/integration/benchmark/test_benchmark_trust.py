@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from support import until
 
 from llm_sandbox_nb.benchmark import scoring_pool
 from llm_sandbox_nb.benchmark.commands import prepare
-from llm_sandbox_nb.benchmark.results import CONFIG, FILE, read_results
+from llm_sandbox_nb.benchmark.results import CONFIG, FILE, Result, read_results, write_result
 from llm_sandbox_nb.cli import main
 
 GOOD = "def score(answer, gold, **row):\n    return float(answer == gold)\n"
@@ -147,6 +148,9 @@ def test_rows_that_were_taken_out_do_not_count(task: Task, capsys: pytest.Captur
     told = capsys.readouterr().out
     assert "9 of 9" in told
     assert "100.0" in told
+    task.write(rows=[*ROWS[1:], {**ROWS[0], "id": "new"}])
+    assert task.measure() == 0
+    assert task.scores["new"] == 1.0
 
 
 def test_report_of_a_killed_start_counts_missing_and_spent_and_its_lock_refuses_a_second_start(
@@ -263,3 +267,102 @@ def test_results_that_cannot_be_read_are_named(task: Task, capsys: pytest.Captur
             f"The results in {file} cannot be read (Is a directory): correct the file, or remove it.\n"
             == told
         )
+
+
+@pytest.mark.parametrize(
+    ("scorer", "said"),
+    [
+        ("def score(", "SyntaxError"),
+        ("import nothing_of_this_name", "No module named"),
+        ("def points(answer): pass", "has no function `score(answer, gold, **row)`"),
+        ("raise SystemExit(3)", "SystemExit"),
+    ],
+)
+def test_a_scorer_that_cannot_be_loaded_is_refused_first(
+    task: Task, scorer: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task.write(scorer=scorer)
+    assert task.measure() == 3
+    told = capsys.readouterr().err
+    assert said in told
+    assert "Traceback" not in told
+    assert read_results(task.out) == []
+
+
+def test_the_process_that_checks_the_scorer_also_scores(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[scoring_pool._Worker] = []
+    start = scoring_pool._Worker._start
+
+    async def counted(worker: scoring_pool._Worker) -> asyncio.subprocess.Process:
+        started.append(worker)
+        return await start(worker)
+
+    monkeypatch.setattr(scoring_pool._Worker, "_start", counted)
+    assert task.measure() == 0
+    assert len(started) == 1
+
+
+SCORE = """
+from llm_sandbox_nb.benchmark.text_scorers import Score
+def score(answer, gold, **row):
+    return Score({})
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "score"), [("answer == gold", 1.0), ("None, 'nobody knows'", None), ("float('nan')", None)]
+)
+def test_a_score_with_words_counts_as_a_number_does(task: Task, value: str, score: float | None) -> None:
+    task.write(scorer=SCORE.format(value), rows=ROWS[:2])
+    assert task.measure() == (1 if score is None else 0)
+    results = read_results(task.out)
+    assert {result.error_kind for result in results} == {"scorer" if score is None else ""}
+    assert task.scores == dict.fromkeys("01", score)
+    assert all(type(result.score) in (float, type(None)) for result in results)
+
+
+def test_unscored_items_run_again_when_task_or_row_change(task: Task) -> None:
+    task.write("def score(answer, gold, **row):\n    return 1 / 0\n", ROWS[:2])
+    assert task.measure() == 1
+    task.write(rows=[{**ROWS[0], "problem_statement": "Say no more."}, ROWS[1]])
+    before = {result.item: result.run for result in read_results(task.out)}
+    assert task.measure() == 0
+    assert task.scores == {"0": 1.0, "1": 1.0}
+    after = {result.item: result.run for result in read_results(task.out)}
+    assert (after["0"] == before["0"], after["1"] == before["1"]) == (False, True)
+
+
+def test_wrong_ranges_and_folders_are_one_sentence(
+    task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert task.measure("--start_id", "10") == 2
+    assert "--start_id 10 selects no row: there are 10" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/results")):
+        task.out = out
+        assert task.measure() == 2
+        told = capsys.readouterr().err
+        assert f"Results cannot be written to {out} (" in told
+        assert "choose another --out." in told
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"score": "hi"}, "its score is 'hi'"),
+        ({"score": float("nan")}, "its score is nan"),
+        ({"turns": "many"}, "its turns is 'many'"),
+        ({"item": None}, "its item is None"),
+        ({"repeat": ...}, "it has no repeat"),
+    ],
+)
+def test_a_line_that_is_not_a_result_is_named(
+    tmp_path: Path, change: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_result(tmp_path, Result("own", "llm", "a", 0, 1.0))
+    path = tmp_path / "own" / "llm" / FILE
+    line = json.loads(path.read_text()) | change
+    path.write_text(json.dumps({name: value for name, value in line.items() if value is not ...}) + "\n")
+    assert main(["benchmark", "report", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert f"holds a line that is not a result ({said}): mend or remove it." in told

@@ -341,7 +341,6 @@ def overflow_of(answer: Answer) -> ModelError:
 
 
 OVERFLOWS = {
-    "LM Studio": Answer(400, {"error": "Context size has been exceeded."}),
     "llama.cpp": Answer(400, {"error": {
         "code": 400, "message": "the request exceeds the available context size, try increasing it",
         "type": "exceed_context_size_error", "n_prompt_tokens": 9001, "n_ctx": 8192}}),
@@ -364,10 +363,6 @@ def test_an_overflow_is_known_as_one(server_name: str) -> None:
     assert isinstance(error, ContextOverflowError), str(error)
     if server_name == "llama.cpp":
         assert (error.context_limit, error.prompt_tokens) == (8192, 9001)
-
-
-def test_words_about_context_without_tokens_or_numbers_are_no_overflow() -> None:
-    assert not isinstance(overflow_of(refused(400, "No context for you.")), ContextOverflowError)
 
 
 # --------------------------------------------------------------------------------------- names and addresses
@@ -491,14 +486,6 @@ def test_blanks_and_line_ends_around_a_key_are_left_out(way: str, monkeypatch: p
     assert server.posts[0].headers["authorization"] == f"Bearer {KEY}"
 
 
-def test_a_server_that_repeats_the_key_does_not_make_it_known() -> None:
-    with AnsweringServer(lambda asked: refused(401, f"Incorrect API key provided: {KEY}.")) as server:
-        error = failure(model_at(server))
-    assert "(key)" in str(error)
-    assert KEY not in str(error)
-    assert error.__cause__ is None, "what the client says of it is not shown"
-
-
 def test_the_key_of_another_provider_does_not_go_to_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai-0123456789")
     monkeypatch.setenv("MISTRAL_API_KEY", "of-mistral-0123456789")
@@ -572,13 +559,6 @@ def test_a_server_that_has_answered_and_is_started_again_is_waited_for() -> None
     assert {error.kind for error in failures} == {"loading"}
 
 
-def test_an_address_that_never_answered_is_not_waited_for() -> None:
-    with AnsweringServer() as server:
-        address = server.url
-    error = failure(make_model("m", api_base=address, api_key=KEY))
-    assert error.kind == "unreachable"
-
-
 # --------------------------------------------------------------------------------------- time, tokens, proxies
 
 
@@ -630,13 +610,12 @@ def test_arguments_that_the_limit_cut_are_known_by_the_tokens() -> None:
         ("SSL_CERT_FILE", "/nowhere/ca.pem"),
     ],
 )
-@pytest.mark.parametrize("name", ["m", "hosted_vllm/m"])
 def test_a_server_on_this_machine_is_reached_whatever_the_environment_says(
-    variable: str, value: str, name: str, monkeypatch: pytest.MonkeyPatch
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
     with AnsweringServer() as server:
-        _, failures = ask(model_at(server, name))
+        _, failures = ask(model_at(server))
     assert (failures, len(server.posts)) == ([], 1)
 
 
@@ -648,11 +627,10 @@ def test_a_server_on_this_machine_is_reached_whatever_the_environment_says(
         ("SSL_CERT_FILE", "/nowhere/ca.pem", "names /nowhere/ca.pem, which does not exist"),
     ],
 )
-@pytest.mark.parametrize("name", ["m", "hosted_vllm/m"])
 def test_a_variable_that_cannot_be_used_is_named_at_once(
-    variable: str, value: str, said: str, name: str, monkeypatch: pytest.MonkeyPatch
+    variable: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
-    error = failure(make_model(name, api_base="https://models.example/v1", api_key=KEY))
+    error = failure(make_model("m", api_base="https://models.example/v1", api_key=KEY))
     assert error.kind == "setup"
     assert f"The environment variable {variable} {said}" in str(error)

@@ -332,14 +332,3 @@ def test_runs_are_listed_and_loaded_again(tmp_path: Path) -> None:
     assert "did you mean --prune" in errors(again[7])[0].evalue
     assert cards(again)[0][MIME] == cards(made)[0][MIME]
     assert "There are 3 r's" in printed(again[3])
-
-
-def test_help_explains_the_options(tmp_path: Path) -> None:
-    _, magic, config = ran(
-        tmp_path, "get_ipython().find_cell_magic('sandbox').__doc__", "%config SandboxMagics"
-    )
-    text = next(outputs(magic)).data["text/plain"]
-    for option in ("--model", "--input", "--out", "--steps", "--budget", "--time", "--vars", "--fresh"):
-        assert option in text
-    for trait in ("isolation", "embed_run_bytes", "output_dir", "model_settings"):
-        assert f"SandboxMagics.{trait}" in printed(config)

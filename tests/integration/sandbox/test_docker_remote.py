@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 import support
-from docker_help import docker_box, one_sentence
+from docker_help import disconnect, docker_box, one_sentence
 from jupyter_process import free_port
 from loopback_http import LoopbackHandler, LoopbackServer
 from sandbox_commands import begun
 from support import run
 
-from llm_sandbox_nb.sandbox.docker.engine import connect, disconnect, engine_version
+from llm_sandbox_nb.sandbox.docker.engine import connect, engine_version
 from llm_sandbox_nb.sandbox.docker.images import SLIM_IMAGE
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxLostError
 

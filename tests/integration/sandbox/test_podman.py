@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docker_help import docker_box
+from docker_help import disconnect, docker_box
 from support import require, run, until
 
 from llm_sandbox_nb.sandbox.docker import network
-from llm_sandbox_nb.sandbox.docker.engine import connect, disconnect
+from llm_sandbox_nb.sandbox.docker.engine import connect
 from llm_sandbox_nb.sandbox.docker.images import SLIM_IMAGE
 from llm_sandbox_nb.sandbox.docker.ownership import reap_orphans
 

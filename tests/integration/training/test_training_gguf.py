@@ -16,10 +16,8 @@ import torch
 
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
-from llm_sandbox_nb.training.config import ConfigError, load_config
 from llm_sandbox_nb.training.policy import load_policy, save_policy, weights_digest
 from llm_sandbox_nb.training.record import START, TrainingRecord
-from llm_sandbox_nb.training.training_run import TrainingRun
 
 pytestmark = [pytest.mark.campaign, pytest.mark.bubblewrap, pytest.mark.timeout(600)]
 TEMPLATE = (
@@ -94,16 +92,6 @@ def test_weights_are_dequantized_and_saved_as_those_of_any_model(model: Path, tm
     before = loaded.state_dict()
     assert all(torch.equal(before[name], value) for name, value in again.state_dict().items())
     assert weights_digest(str(model)) not in (str(model), weights_digest(str(tmp_path / "saved")))
-
-
-def test_a_file_of_another_kind_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
-    for name, said in (("missing.gguf", "is missing"), ("words.gguf", "is not a GGUF file")):
-        if name == "words.gguf":
-            (tmp_path / name).write_text("words")
-        config = load_config("smollm2-cpu.yaml", {"model.path": str(tmp_path / name)})
-        with pytest.raises(ConfigError, match=said):
-            TrainingRun(config, tmp_path / "run")
-        assert not (tmp_path / "run").exists()
 
 
 def test_training_and_evaluation_in_text_mode(

@@ -18,7 +18,6 @@ import tiny_policy
 import torch
 from chat_templates import TemplateTokenizer
 from safetensors.torch import load_file, save_file
-from token_policy import SUBMIT, bash
 from transformers import AutoModelForCausalLM
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -182,33 +181,6 @@ def test_ids_between_replies_are_those_of_trl(tmp_path: Path, name: str) -> None
         assert mine == trainer._get_tool_suffix_ids(results[:count])
     nudge = tokenizer.decode(chat.between([{"role": "user", "content": "Go on."}]))
     assert nudge.startswith("\n<|im_start|>user\nGo on.<|im_end|>\n<|im_start|>assistant\n")
-
-
-def test_recorded_conversation_has_the_ids_of_the_template(tmp_path: Path) -> None:
-    tokenizer = tiny_policy.tokenizer()
-    chat, tools = ChatTokens(tokenizer), TOOLS.schemas()
-    calls = [
-        {
-            "id": "a",
-            "type": "function",
-            "function": {"name": "execute_bash", "arguments": '{"command": "ls"}'},
-        },
-        {"id": "b", "type": "function", "function": {"name": "submit", "arguments": "{}"}},
-    ]
-    messages = [
-        {"role": "system", "content": "You work."},
-        {"role": "user", "content": "What is it?"},
-        {"role": "assistant", "content": "I look.", "tool_calls": calls},
-        {"role": "tool", "tool_call_id": "a", "content": "x"},
-        {"role": "tool", "tool_call_id": "b", "content": "y"},
-        {"role": "assistant", "content": "Done."},
-    ]
-    found = conversation_ids(chat, [*messages, {"role": "user", "content": "left out"}], tools)
-    whole = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)
-    assert tokenizer.decode(found.ids) + "\n" == whole
-    kept = [id for id, one in zip(found.completion, found.mask, strict=True) if one]
-    said = "I look.\n" + bash("ls") + "\n" + SUBMIT
-    assert tokenizer.decode(kept) == said + "<|im_end|>Done.<|im_end|>"
 
 
 RIGHT = {

@@ -17,14 +17,11 @@ from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.task import load_task
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
-from llm_sandbox_nb.training import vllm_server
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import RolloutConfig
 from llm_sandbox_nb.training.grpo import as_training_data
-from llm_sandbox_nb.training.policy import Sampling
 from llm_sandbox_nb.training.record import TrainingRecord, step_figures
 from llm_sandbox_nb.training.rollouts import LOST, Rollout, RolloutError, RolloutSetting, RolloutWorkers
-from llm_sandbox_nb.training.vllm_server import ServerGenerator
 from llm_sandbox_nb.trajectory.journal import read_journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -274,12 +271,9 @@ def test_prompt_that_does_not_fit_says_so(tmp_path: Path) -> None:
     ("body", "said"),
     [
         ("return float(len(answer))/2 if row['id'] == 'row-0' else None", ""),
-        ("import threading; threading.Event().wait()", "the scorer did not end within 1 s"),
-        ("return None", "the scorer gave no score"),
-        ("return float('nan')", "the scorer failed with ValueError: it returned nan"),
         ("raise KeyError('gold')", "the scorer failed with KeyError: 'gold'"),
     ],
-    ids=["number", "hangs", "none", "nan", "raises"],
+    ids=["number", "raises"],
 )
 def test_custom_reward_is_a_file_and_a_reward_without_scores_stops_the_training(
     tmp_path: Path, body: str, said: str
@@ -292,9 +286,6 @@ def test_custom_reward_is_a_file_and_a_reward_without_scores_stops_the_training(
 
     async def done() -> list[Rollout]:
         async with RolloutWorkers(setting(scorer=str(file)), 2) as workers:
-            await workers.check()  # with the usual deadline: it includes the start of a process
-            if "wait" in body:
-                workers._scoring.deadline = 1.0
             return await workers.run(rows(2), PlayedPolicy(play), tmp_path / "runs")
 
     if not said:
@@ -379,17 +370,3 @@ def test_record_is_of_runs_like_any_other(tmp_path: Path) -> None:
     assert trajectory.start is not None
     assert trajectory.start.model == "policy/test"
     assert LOST not in {one.stop_reason for one in record.rollouts(3)}
-
-
-def test_missing_model_server_is_reported_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vllm_server, "_PAUSE_SECONDS", 0.01)
-
-    async def work() -> None:
-        made = RolloutWorkers(setting(replace(CONFIG, attempts=1)), 2)
-        async with ServerGenerator("http://127.0.0.1:9", Sampling(), 5.0) as generator, made as workers:
-            await workers.run(rows(2), generator, tmp_path)
-
-    with pytest.raises(RolloutError, match=r"No rollout came to an end: .*127\.0\.0\.1:9 cannot be reached"):
-        asyncio.run(work())

@@ -10,14 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import run
 
-from llm_sandbox_nb.agent.control.pause_rules import (
-    NAMES,
-    Breakpoint,
-    BreakpointError,
-    Moment,
-    PauseRulesError,
-    pause_rules,
-)
+from llm_sandbox_nb.agent.control.pause_rules import NAMES, Breakpoint, Moment, pause_rules
+from llm_sandbox_nb.agent.errors import InputError
 
 RM = Moment("call", 3, "execute_bash", "c", {"command": "rm -rf build"}, cost=0.5, tokens=900)
 VIEW = Moment("call", 1, "str_replace_editor", "c", {"command": "view", "path": "/testbed/a.py"})
@@ -85,7 +79,7 @@ def test_what_an_expression_means(text: str, moment: Moment, met: bool) -> None:
     ],
 )
 def test_anything_else_is_refused_in_one_sentence(text: str, why: str) -> None:
-    with pytest.raises(BreakpointError, match=why) as caught:
+    with pytest.raises(InputError, match=why) as caught:
         Breakpoint(text)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
@@ -103,7 +97,7 @@ JSON = st.recursive(
 def test_no_text_makes_it_do_anything_but_answer_or_refuse(text: str) -> None:
     try:
         found = Breakpoint(text)
-    except BreakpointError:
+    except InputError:
         return
     for moment in (RM, VIEW, DONE):
         assert found.met(moment) in (True, False)
@@ -173,7 +167,7 @@ def test_who_has_to_approve_what() -> None:
     assert asks("edits") == [True, False, False, False]
     assert asks("auto") == [False, False, False, False]
     assert run(pause_rules(approve="ask").why(RM, readable=False)) is None
-    with pytest.raises(PauseRulesError, match="ask, edits, auto"):
+    with pytest.raises(InputError, match="ask, edits, auto"):
         pause_rules(approve="yes")
-    with pytest.raises(PauseRulesError, match="a function or several"):
+    with pytest.raises(InputError, match="a function or several"):
         pause_rules(break_when=["x"])  # type: ignore[list-item]

@@ -154,15 +154,6 @@ def check_valid(messages: list[dict[str, Any]]) -> None:
         assert [one["tool_call_id"] for one in messages[start + 1 : end] if one["role"] == "tool"] == called
 
 
-def test_without_a_known_limit_nothing_is_ever_changed(tmp_path: Path) -> None:
-    model = SmallModel(files=20)
-    loop, stop = played(tmp_path, model)
-    assert stop.reason == "submitted"
-    assert not of_kind(loop, ev.ContextReduced)
-    for before, after in zip(model.requests, model.requests[1:], strict=False):
-        assert after[: len(before)] == before
-
-
 def test_old_outputs_become_a_line_each_in_batches(tmp_path: Path) -> None:
     model = SmallModel(holds=4000, told=4000)
     loop, stop = played(tmp_path, model)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import NoReturn, get_args
 
 import pytest
 from agent_scripts import SUBMIT, bash, check_messages, results, solved, turn
@@ -169,21 +169,6 @@ def test_nothing_cannot_be_said_and_a_control_has_one_run(tmp_path: Path) -> Non
         run(
             solve("x", model="scripted/strawberry", control=control, isolation="process", output_dir=tmp_path)
         )
-
-
-def test_a_cancelled_task_is_still_cancelled(tmp_path: Path) -> None:
-    async def go() -> Any:
-        begun = asyncio.Event()
-        listener = at(kind("call.output"), begun.set)
-        work = asyncio.create_task(
-            solved(tmp_path, turn(bash(f"echo x; sleep {own_mark()}")), listeners=[listener])
-        )
-        await begun.wait()
-        work.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await work
-
-    run(go())
 
 
 def test_the_command_timeout_in_force_is_told_and_used(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import io
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from llm_sandbox_nb.agent.control.frontends import (
     HELP,
     Prompt,
     can_answer,
-    execute_debug_command,
 )
 from llm_sandbox_nb.agent.control.pause_rules import pause_rules
 from llm_sandbox_nb.agent.control.run_control import RunControl
@@ -202,9 +200,7 @@ def test_a_function_that_fails_or_says_nonsense_ends_the_run(tmp_path: Path) -> 
     [
         ({"step": True}, NO_DECIDER),
         ({"approve": "ask"}, NO_DECIDER),
-        ({"approve": "maybe"}, "ask, edits, auto"),
         ({"breakpoints": ["comand"]}, "did you mean command"),
-        ({"break_when": ["x"]}, "a function or several"),
         ({"on_pause": "jump"}, "'stop' or 'continue'"),
     ],
 )
@@ -294,18 +290,6 @@ def test_words_of_the_line_magic(tmp_path: Path) -> None:
     for over in (None, done):
         with pytest.raises(SandboxInputError, match="No run is active"):
             execute_line_command(over, "step", "")
-
-
-def test_words_work_on_any_control(tmp_path: Path) -> None:
-    control = RunControl()
-    tries: list[Callable[[], str]] = [
-        lambda word=word: execute_debug_command(control, word, source="t") for word in ("step", "say x")
-    ]  # type: ignore[misc]
-    assert [one() for one in tries] == ["", ""]
-    assert (
-        execute_debug_command(control, "edit command=x", source="t")
-        == "No call waits for a decision: the run is not paused at a call."
-    )
 
 
 @pytest.mark.parametrize(

@@ -295,12 +295,6 @@ def test_a_folder_is_not_overwritten() -> None:
     )
 
 
-def test_five_megabytes_are_created() -> None:
-    tool = editor()
-    asyncio.run(tool.create(PATH, "x" * 5_000_000))
-    assert tool.box.files[PATH] == b"x" * 5_000_000
-
-
 def test_create_below_a_file_is_an_error() -> None:
     assert "is a file, not a directory" in refused(editor(b"old"), "create", f"{PATH}/below", "new")
 

@@ -10,7 +10,7 @@ import pytest
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.mcp_client.configuration import ServerConfig, server_configs
-from llm_sandbox_nb.agent.mcp_client.definition import definition_of, unused_name
+from llm_sandbox_nb.agent.mcp_client.definition import definition_of
 from llm_sandbox_nb.agent.mcp_client.servers import McpServers
 from llm_sandbox_nb.agent.mcp_client.transports import LineSplitter, McpServerError
 from llm_sandbox_nb.mcp_server.messages import MAX_MESSAGE_BYTES
@@ -115,12 +115,6 @@ def test_a_hash_pins_all_of_a_definition() -> None:
     }
     assert len(pins) == 4
     assert definition_of(dict(reversed(raw.items())), "s__a", "s").sha256 in pins
-
-
-def test_names_are_plain_short_and_different() -> None:
-    assert unused_name("s__a-b", {"s__a_b"}) == "s__a_b_2"
-    assert len(unused_name("s__" + "x" * 300)) == 64
-    assert unused_name("s__" + "x" * 300) != unused_name("s__" + "x" * 301)
 
 
 def test_a_line_without_an_end_is_refused() -> None:

@@ -14,7 +14,7 @@ from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.failing_calls import FailingCalls
 from llm_sandbox_nb.agent.no_call import SilentReplies, refusal, reply_kind
 from llm_sandbox_nb.agent.text_mode import load_text_form
-from llm_sandbox_nb.model.contract import ModelError, Reply
+from llm_sandbox_nb.model.contract import Reply
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
@@ -154,14 +154,6 @@ def test_a_person_who_asks_for_no_nudges_gets_the_first_text(tmp_path: Path) -> 
     )  # fmt: skip
 
 
-def test_text_is_an_answer_when_the_model_was_asked_to_submit(tmp_path: Path) -> None:
-    work = called(1, "execute_bash", command="true")
-    model = TalkingReplies(work, said("There are 3."), said("It is 3."), said("Three."))
-    result = solved(tmp_path, model)
-    assert (result.stop_reason, result.answer) == ("answered", "Three.")
-    assert "submit" in model.newest
-
-
 def test_a_nudge_quotes_the_block_and_the_call_that_would_execute_it() -> None:
     silent = SilentReplies()
     silent.add(said('I run this:\n\n```python\nprint("a")\n```\n'), NOTHING_SENT)
@@ -267,11 +259,3 @@ def test_a_wait_for_an_empty_reply_ends_with_the_time_of_the_run(tmp_path: Path)
         limits={"time": 2.0},
     )  # fmt: skip
     assert asyncio.run(work).stop_reason == "time"
-
-
-def test_a_model_error_of_another_kind_stays_one(tmp_path: Path) -> None:
-    from llm_sandbox_nb.agent.errors import RunError
-
-    model = TalkingReplies(ModelError("The key is refused.", kind="authentication"))
-    with pytest.raises(RunError, match="The key is refused"):
-        solved(tmp_path, model)

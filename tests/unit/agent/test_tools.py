@@ -43,8 +43,6 @@ def test_schemas_are_what_providers_take() -> None:
     [
         ('{"command": "ls"', "not valid JSON"),
         ('{"command": "ls', "(Unterminated string starting at character 13; the text ends with"),
-        ("ls -la", "not valid JSON"),
-        ('{"command": "ls"} trailing', "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
         ('["ls"]', "JSON object, not the list"),
         ('"ls"', "JSON object, not the text"),

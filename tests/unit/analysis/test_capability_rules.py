@@ -19,7 +19,6 @@ from llm_sandbox_nb.analysis.capability_rules import (
     CAPABILITIES,
     RULES_VERSION,
     call_uses,
-    substring_uses,
     without_texts,
 )
 from llm_sandbox_nb.shell_parser import shell_commands
@@ -33,8 +32,21 @@ def by_rules(turn: Labelled) -> frozenset[str]:
     return call_uses(turn.tool, turn.arguments)
 
 
+SUBSTRINGS = {
+    "external": ("pip install", "apt install", "apt-get install", "requests.get", "curl", "wget", "BeautifulSoup",
+                 "rdkit", "biopython"),
+    "files": ("open(", "json.load", "pd.read_csv", "cat", "grep", "find", "os.path", "pathlib", "glob",
+              "pickle.load", "np.load"),
+    "computation": ("scipy.optimize", "fsolve", "minimize", "odeint", "solve_ivp", "quad", "in range(", "while ",
+                    "permutations", "combinations"),
+}  # fmt: skip
+"""The substrings of the paper's table 15."""
+
+
 def by_substrings(turn: Labelled) -> frozenset[str]:
-    return substring_uses(turn.arguments)
+    texts = (turn.arguments.get(name, "") for name in ("command", "file_text", "new_str"))
+    text = "\n".join(texts)
+    return frozenset(name for name, parts in SUBSTRINGS.items() if any(part in text for part in parts))
 
 
 def precision_and_recall(turns: Iterable[Labelled], capability: str, rule: Rule) -> tuple[float, float]:

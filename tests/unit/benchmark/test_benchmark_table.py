@@ -30,7 +30,7 @@ def items(*modes: str, repeats: int = 1) -> list[Item]:
 
 def result(item: Item, score: float | None = 1.0, **more: Any) -> Result:
     values: dict[str, Any] = {"prompt_tokens": 10, "model_tokens": 5, "environment_tokens": 1, "cost": 0.5}
-    return Result(*item.key, score=score, **(values | more))
+    return Result(*item.key, score=score, problem=item.row.problem, **(values | more))
 
 
 class Clock:

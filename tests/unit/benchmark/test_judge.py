@@ -17,7 +17,6 @@ from llm_sandbox_nb.benchmark.judge import (
     judge_prompt,
     read_judgements,
     score_of,
-    verdict_of,
 )
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.verdicts import Opinion, opinion_of
@@ -72,9 +71,8 @@ def test_usual_forms_of_a_verdict_are_read_and_other_replies_have_no_verdict() -
 
 
 def test_ties_are_ties_and_errors_are_not_verdicts() -> None:
-    assert verdict_of(["correct", "incorrect"]) == "tie"
-    assert verdict_of(["correct", "incorrect", "correct"]) == "correct"
-    assert verdict_of(["error", "unknown"]) == "unknown"
+    assert score_of(["correct", "incorrect", "correct"]).detail == "correct: 2 correct, 1 incorrect"
+    assert score_of(["error", "unknown"]).detail == "unknown: 0 correct, 0 incorrect, 2 no verdict"
     tie = score_of(["correct", "incorrect", "error", "unknown"])
     assert tie.value == 0.5
     assert tie.detail == "tie: 1 correct, 1 incorrect, 2 no verdict"

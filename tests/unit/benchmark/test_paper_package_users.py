@@ -312,13 +312,3 @@ def test_what_its_benchmark_wrote_is_read(tmp_path: Path) -> None:
     assert (first.name, len(first.trajectory.steps), first.trajectory.answer) == ("p1", 2, "3")
     assert first.trajectory.steps[0].calls[0].arguments == {"command": "echo 3"}
     assert reading.without_turns == 1
-
-
-def test_a_file_without_a_run_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "trajectory_odd.json").write_text('{"p1": {"reward": 1}}')
-    reading = load_runs([tmp_path])
-    assert reading.runs == []
-    assert (
-        "trajectory_odd.json was left out: it is a JSON object with p1, not a trajectory"
-        in reading.problems[0]
-    )

@@ -16,6 +16,7 @@ from support import run
 from llm_sandbox_nb.benchmark import ray_backend, ray_hosts
 from llm_sandbox_nb.benchmark.results import Result
 from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.sandbox.leftover_folders import make_owned_folder
 
 
 def command(*more: str) -> list[str]:
@@ -74,8 +75,8 @@ def test_folders_of_dead_hosts_are_removed_and_those_of_living_ones_are_not(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(ray_hosts, "_EXIT_SECONDS", 0.1)
-    living, lock = ray_hosts.own_folder()
-    dead, released = ray_hosts.own_folder()
+    living, lock = make_owned_folder(ray_hosts._PREFIX, ray_hosts._LOCK)
+    dead, released = make_owned_folder(ray_hosts._PREFIX, ray_hosts._LOCK)
     os.close(released)
     (tmp_path / "llm-sandbox-nb-host-of-somebody").mkdir()
     ray_hosts.tidy()

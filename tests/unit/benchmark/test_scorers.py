@@ -353,20 +353,21 @@ def test_scorers_have_a_process_that_can_be_killed(tmp_path: Path) -> None:
         "    if answer == 'hang': threading.Event().wait()\n"
         "    if answer == 'die': os._exit(3)\n"
         "    if answer == 'raise': raise RuntimeError('no')\n"
-        "    return {'half': 0.5, 'two': 2, 'none': None}.get(answer, float(answer == gold))\n"
+        "    odd = {'half': 0.5, 'two': 2, 'none': None, 'word': 'yes', 'nan': float('nan')}\n"
+        "    return odd.get(answer, float(answer == gold))\n"
     )
 
     async def body() -> list[Any]:
         scores = []
         async with Scoring(2) as scoring:
-            for one in ["2", "half", "hang", "die", "raise", "two", "none", "2", None, " "]:
+            for one in ["2", "half", "hang", "die", "raise", "two", "none", "word", "nan", "2", None, " "]:
                 scoring.deadline = 0.5 if one == "hang" else 100.0
                 scores.append(await scoring.score(str(own), one, ROW))
                 assert sum(worker._process is not None for worker in scoring._all) <= 1, "one at a time"
         return scores
 
     scores = run(body(), 120)
-    assert [score.value for score in scores] == [1, 0.5, None, None, None, None, None, 1, 0, 0]
+    assert [score.value for score in scores] == [1, 0.5, *[None] * 7, 1, 0, 0]
     assert "within 0.5 s" in scores[2].detail
     assert "died" in scores[3].detail
     assert "RuntimeError: no" in scores[4].detail

@@ -87,7 +87,7 @@ def test_a_missing_package_of_a_report_is_named(tmp_path: Path, monkeypatch: pyt
     def missing(*_: Any) -> Any:
         raise ImportError("Plots need matplotlib: run `pip install matplotlib`.")
 
-    monkeypatch.setattr("llm_sandbox_nb.benchmark.report.summary", missing)
+    monkeypatch.setattr(commands, "summary", missing)
     with pytest.raises(UsageError) as caught:
         commands.make_report(tmp_path)
     assert "None" not in str(caught.value)

@@ -51,9 +51,6 @@ class Link:
         self.answer = answer
         self.asked: list[dict[str, Any]] = []
 
-    def progress(self, token: str | int, seconds: float, message: str) -> None:
-        """Nothing lasts so long here."""
-
     async def elicit(self, params: dict[str, Any]) -> dict[str, Any] | None:
         self.asked.append(params)
         return self.answer
@@ -93,8 +90,8 @@ def test_an_old_client_gets_its_version_or_the_newest_before_2026(asked: str, go
         "capabilities": {"elicitation": {}},
         "clientInfo": {"name": "c\x1b[0m"},
     }
-    client, version, result = initialized(RpcMessage("initialize", 1, params))
-    assert (version, result["protocolVersion"]) == (got, got)
+    client, result = initialized(RpcMessage("initialize", 1, params))
+    assert result["protocolVersion"] == got
     assert client == ClientFacts("c[0m", "", True)
 
 
@@ -259,14 +256,14 @@ def test_a_state_of_another_caller_too_old_or_changed_is_refused() -> None:
 def test_sessions_are_of_their_callers_and_bounded() -> None:
     now = [0.0]
     sessions = Sessions(lambda: now[0])
-    first = sessions.begin("a", ClientFacts(), LEGACY[0])
+    first = sessions.begin("a", ClientFacts())
     assert sessions.find(first.id, "a") is first
     assert sessions.find(first.id, "b") is None
     now[0] = IDLE_SECONDS + 1
     assert sessions.find(first.id, "a") is None
     for _ in range(MAX_SESSIONS + 5):
         now[0] += 1
-        sessions.begin("b", ClientFacts(), LEGACY[0])
+        sessions.begin("b", ClientFacts())
     assert len(sessions) == MAX_SESSIONS
     sessions.end_all_of("b")
     assert len(sessions) == 0
@@ -275,10 +272,10 @@ def test_sessions_are_of_their_callers_and_bounded() -> None:
 def test_a_caller_with_many_sessions_ends_only_its_own() -> None:
     now = [0.0]
     sessions = Sessions(lambda: now[0])
-    others = [sessions.begin("a", ClientFacts(), LEGACY[0]) for _ in range(5)]
+    others = [sessions.begin("a", ClientFacts()) for _ in range(5)]
     for _ in range(2 * MAX_SESSIONS):
         now[0] += 1
-        sessions.begin("b", ClientFacts(), LEGACY[0])
+        sessions.begin("b", ClientFacts())
     assert [sessions.find(one.id, "a") for one in others] == others
     assert len(sessions) == MAX_SESSIONS
 
@@ -323,7 +320,7 @@ NEAR = st.fixed_dictionaries(
 def test_no_message_makes_the_endpoint_fail(data: bytes) -> None:
     try:
         message = read_message(data)
-        result = initialized(message)[2] if message.method == "initialize" else answer(message)
+        result = initialized(message)[1] if message.method == "initialize" else answer(message)
     except McpError as error:
         result = error.to_json()
     assert isinstance(json.loads(json.dumps(result)), dict)
@@ -354,7 +351,6 @@ def test_no_message_ends_the_server_over_stdio(data: list[bytes]) -> None:
             await answered.wait()
 
         await StdioServer(Host(), write).serve(lines())
-        assert answered.is_set()
         assert answered.is_set()
 
     asyncio.run(serve())

@@ -80,11 +80,6 @@ def test_an_address_in_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -
             (),
         ),
         (
-            "anthropic/claude-3-haiku-20240307",
-            {"temperature": 0.7, "top_p": 0.8, "max_tokens": 100, "top_k": 20, "extra_body": {"x": 1}},
-            ("min_p", "repetition_penalty"),
-        ),
-        (
             "ollama_chat/llama3",
             {
                 "temperature": 0.7, "top_p": 0.8, "max_tokens": 100, "top_k": 20, "min_p": 0.05,
@@ -116,14 +111,6 @@ def test_extra_body_of_the_person_wins() -> None:
     transport = transport_of("hosted_vllm/m")
     sent, _ = sampling(transport.route, settings, transport.accepts)
     assert sent == {"extra_body": {"top_k": 5}}
-
-
-def test_what_was_refused_is_left_out() -> None:
-    transport = transport_of("hosted_vllm/m")
-    sent, left_out = sampling(
-        transport.route, ModelSettings(temperature=1.0, top_k=3), transport.accepts, {"top_k"}
-    )
-    assert (sent, left_out) == ({"temperature": 1.0}, ("top_k",))
 
 
 def test_messages_keep_what_the_provider_knows_and_are_not_changed() -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.model.stream import Assembly, CallPiece, Piece, is_json
+from llm_sandbox_nb.model.stream import Assembly, CallPiece, Piece
 from llm_sandbox_nb.trajectory.events import Usage
 
 
@@ -103,12 +103,6 @@ def test_fields_of_the_server_are_joined_and_bounded() -> None:
     )
     assembly.calls()
     assert (assembly.message_extra, assembly.extra) == ({"a": "xy", "b": [1, 2]}, [{"s": {"t": "12"}}])
-
-
-def test_arguments_that_are_nested_too_deeply_are_not_json() -> None:
-    assert not is_json("[" * 200_000)
-    deep = [CallPiece(0, "", "run", '{"a":' * 200_000), CallPiece(0, "", "run", "{}")]
-    assert len(assemble(Piece(calls=deep)).calls()) == 1
 
 
 def test_calls_are_in_the_order_of_their_index() -> None:

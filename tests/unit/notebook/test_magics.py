@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from plain_shell import magics_of, plain_shell
 
-from llm_sandbox_nb.card.bundle import MIME, Caps
+from llm_sandbox_nb.card.bundle import MIME
 from llm_sandbox_nb.notebook.errors import SandboxCheckError, SandboxUsageError
 from llm_sandbox_nb.notebook.magic_options import OPTIONS
-from llm_sandbox_nb.notebook.magics import SandboxMagics
 
 LOADED = """
 import sys
@@ -94,16 +93,6 @@ def test_settings_that_make_no_sense_are_refused(shell: Any) -> None:
     magics_of(shell).ca_bundle = "nope.pem"
     with pytest.raises(SandboxUsageError, match=r"nope\.pem"):
         shell.run_cell_magic("sandbox", "-m scripted/strawberry", "x")
-
-
-def test_the_environment_gives_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LLM_SANDBOX_ISOLATION", "bubblewrap")
-    monkeypatch.setenv("LLM_SANDBOX_MODEL", "scripted/strawberry")
-    magics = SandboxMagics()
-    assert (magics.isolation, magics.model) == ("bubblewrap", "scripted/strawberry")
-    monkeypatch.delenv("LLM_SANDBOX_ISOLATION")
-    assert SandboxMagics().isolation == "auto"
-    assert SandboxMagics().caps() == Caps(artifact=1_000_000, run=10_000_000)
 
 
 def test_nothing_runs_before_the_first_use(shell: Any) -> None:

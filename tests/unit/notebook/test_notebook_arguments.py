@@ -25,23 +25,10 @@ def parse(line: str) -> argparse.Namespace:
     return arguments.parse_line(PARSER, line)
 
 
-def test_all_options() -> None:
-    options = parse(
-        "-m openai/gpt-5 -i a.csv 'b c.txt' -i df -o run --steps 5 --budget 0.5 --time 10m --image i "
-        "--isolation docker --profile strict --network none --fresh --prompt-config p.yaml --vars "
-        "--api-base http://h/v1 --api-key-env K --tokens 2000 --total-tokens 9000"
-    )
-    assert (options.tokens, options.total_tokens) == ("2000", "9000")
+def test_options_that_only_a_cell_has() -> None:
+    options = parse("-m openai/gpt-5 -i a.csv 'b c.txt' -i df -o run --fresh --vars")
     assert (options.model, options.input, options.out) == ("openai/gpt-5", ["a.csv", "b c.txt", "df"], "run")
-    assert (options.steps, options.budget, options.time) == ("5", "0.5", "10m")
-    assert (options.image, options.isolation, options.profile, options.network) == (
-        "i",
-        "docker",
-        "strict",
-        "none",
-    )
     assert (options.fresh, options.vars) == (True, True)
-    assert (options.prompt_config, options.api_base, options.api_key_env) == ("p.yaml", "http://h/v1", "K")
 
 
 SAID_OTHERWISE = {
@@ -114,25 +101,9 @@ def test_any_line_is_parsed_or_refused(line: str) -> None:
         assert isinstance(parse(line).input, list)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("90", 90), ("90s", 90), ("1.5m", 90), ("2h", 7200), ("3 min", 180)]
-)
-def test_times(text: str, value: float) -> None:
-    assert arguments.option_value("time", text) == value
-
-
-WRONG = {
-    ("time", "must be a time"): ("", "0", "-1", "soon", "1d", "1e3", "inf", "nan"),
-    ("budget", "must be a number above 0"): ("0", "-1", "x", "inf", "nan", ""),
-    ("steps", "must be a whole number"): ("1.5",),
-}
-
-
-def test_wrong_values() -> None:
-    for (name, said), texts in WRONG.items():
-        for text in texts:
-            with pytest.raises(SandboxUsageError, match=f"--{name}: {said}"):
-                arguments.option_value(name, text)
+def test_a_wrong_value_is_one_sentence() -> None:
+    with pytest.raises(SandboxUsageError, match="--time: must be a time"):
+        arguments.option_value("time", "soon")
 
 
 def test_variables_in_the_task() -> None:

@@ -119,7 +119,7 @@ def of_cell(words: list[str]) -> dict[str, Any]:
     options: Namespace = parse_line(CELL, " ".join(words))
     settings = SandboxSettings()
     settings.model = settings.model or "openai/first"
-    task = cell_task(options, "Work.", settings, {"helper": helper}, Path("staging"))
+    task = cell_task(options, "Work.", settings, {"helper": helper})
     named = {name: getattr(task.sandbox, name) for name in ("isolation", "profile", "image", "network")}
     return {**task.arguments, **named, "sandbox": task.sandbox}
 

@@ -21,7 +21,6 @@ from llm_sandbox_nb.sandbox.protocol.frames import (
     HEADER,
     MAX_PAYLOAD,
     Frame,
-    FrameScanner,
     Kind,
     ProtocolError,
     StreamTransport,
@@ -70,11 +69,6 @@ def test_a_stream_in_pieces(sent, rest, data):
     run(test())
 
 
-def found_by(scanner, wire):
-    scanner.feed(wire)
-    return iter(scanner.take, None)
-
-
 def found_inside(wire):
     pipe = HostPipe.__new__(HostPipe)
     pipe.incoming = bytearray(wire)
@@ -85,9 +79,16 @@ def found_inside(wire):
 def test_a_new_owner_finds_its_frame_after_anything(noise, frame):
     """As after an adoption: the end of somebody's talk, zeros longer than any frame, then ours."""
     wire = noise + bytes(MAX_PAYLOAD + HEADER.size) + frame.encode()
-    scanner = FrameScanner()
-    assert [*found_by(scanner, wire)][-1] == frame
-    assert scanner.rest == b""
+
+    async def test():
+        reader = asyncio.StreamReader()
+        reader.feed_data(wire)
+        reader.feed_eof()
+        found = StreamTransport(reader, None)
+        assert await found.find_frame(frame.__eq__) == frame
+        assert await found.read_frame() is None
+
+    run(test())
     assert [*found_inside(wire)][-1] == frame
 
 

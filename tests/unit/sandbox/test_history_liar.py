@@ -116,3 +116,29 @@ def test_words_for_people_are_cleaned_and_short(tmp_path: Path) -> None:
         assert len(told) <= 2000
 
     lie_to(tmp_path, new, {**FINE, "incomplete": text}, test)
+
+
+class SurvivingProcesses(Script):
+    """Executor that restores all files, and could not kill all processes before that."""
+
+    def __init__(self) -> None:
+        super().__init__(self.answer)
+
+    def answer(self, frame: Frame) -> bytes:
+        if frame.kind != Kind.REQUEST:
+            return b""
+        if json.loads(frame.payload)["op"] == "restore":
+            left = "Some processes could not be killed.\x1b[31m"
+            return answer(frame.request, {"failed": [], "shell": "", "incomplete": left}, b"")
+        return answer(frame.request, FINE, HONEST)
+
+
+def test_a_restore_reports_processes_that_survived_it(tmp_path: Path) -> None:
+    async def use(box: Any, _: Script) -> None:
+        await box.keep_history(tmp_path / "h", limit=2**20)
+        restored = await box.restore(await box.checkpoint())
+        (problem,) = restored.problems
+        assert problem.startswith("Some processes could not be killed.")
+        assert "\x1b" not in problem
+
+    meet(SurvivingProcesses, use)

@@ -217,7 +217,7 @@ def test_whatever_frames_come_a_call_ends_and_the_next_one_knows(frames):
     meet(lambda: Script(reply), use)
 
 
-@pytest.mark.parametrize("name", ["version", "python", "pid", "uid", "bash", "failed", "files"])
+@pytest.mark.parametrize("name", ["pid", "bash", "failed", "files"])
 def test_odd_facts_of_a_greeting(name):
     async def test():
         for odd in [*ODD, {"/proc/1/status": [1]}]:
@@ -281,7 +281,7 @@ def test_a_cancelled_request_that_goes_on_forever():
 @pytest.mark.parametrize(
     ("timeout", "options", "words", "seconds"),
     [
-        (60, {"grace": 7, "ping_every": 1000}, "did not answer within 67 seconds", 67),
+        (60, {"ping_every": 1000}, "did not answer within 75 seconds", 75),
         (None, {"ping_every": 10}, "has not answered for 60 seconds", 70),
         (60, {"ping_every": 10}, "has not answered for 60 seconds", 70),
     ],

@@ -74,9 +74,7 @@ class Engine:
         box.ended = True
 
     def pool(self) -> PreparedSandboxes[Box]:
-        return PreparedSandboxes(
-            self.start, self.end, lambda box: cast(Any, box), free_memory=lambda: self.free
-        )
+        return PreparedSandboxes(self.start, self.end, lambda box: cast(Any, box))
 
     @property
     def open(self) -> list[Box]:
@@ -88,8 +86,10 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     async def is_up_to_date(box: Any, options: SandboxOptions) -> bool:
         return bool(box.up_to_date)
 
+    engine = Engine()
     monkeypatch.setattr(prepared, "is_up_to_date", is_up_to_date)
-    return Engine()
+    monkeypatch.setattr(prepared, "available_memory", lambda: engine.free)
+    return engine
 
 
 def pool_in_virtual_time(

@@ -36,7 +36,7 @@ def copied(pack: RestorePack, target: Path, part: bytes, *arrivals: bytes) -> li
         return False
 
     with target.open("wb") as file:
-        assert pack.copy(file.fileno(), part, is_whole) == PART.unpack(part)[2]
+        pack.copy(file.fileno(), part, is_whole)
     return left
 
 

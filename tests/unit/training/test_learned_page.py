@@ -47,10 +47,9 @@ def training(folder: Path) -> Path:
         out = folder / "evaluation" / "ledger" / policy
         out.mkdir(parents=True)
         for number in range(4):
-            score = float(number < right)
-            write_result(
-                out, Result("ledger", "sandbox", f"goods-{number}", 0, score, turns=2, model_tokens=30)
-            )
+            figures: dict[str, Any] = {"turns": 2, "model_tokens": 30, "problem": str(number)}
+            right_or_not = float(number < right)
+            write_result(out, Result("ledger", "sandbox", f"goods-{number}", 0, right_or_not, **figures))
     return folder
 
 

@@ -441,18 +441,3 @@ def test_the_command_line_names_the_mistake(
     monkeypatch.chdir(tmp_path)
     assert main(["train", "data", *words]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_the_published_rows_load_by_their_own_schema(tmp_path: Path) -> None:
-    record = {
-        "id": "t7",
-        "domain": "encyclopedia",
-        "problem_statement": "Which river is the longest?",
-        "ground_truth": "B",
-        "qa_type": "single_choice",
-        "input_files": json.dumps({"rivers.txt": "The Nile is the longest.\n"}),
-    }
-    (tmp_path / "rows.jsonl").write_text(json.dumps(record) + "\n")
-    (row,) = load_rows(TASK, str(tmp_path / "rows.jsonl"))
-    assert row.input_files == {"rivers.txt": "The Nile is the longest.\n"}
-    assert (row.ground_truth, row.qa_type, row.domain) == ("B", "single_choice", "encyclopedia")

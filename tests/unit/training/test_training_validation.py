@@ -13,7 +13,7 @@ from training_records import figures
 
 from llm_sandbox_nb.benchmark.data import load_rows
 from llm_sandbox_nb.benchmark.rows import DataError, Row
-from llm_sandbox_nb.benchmark.task import load_task, without_network
+from llm_sandbox_nb.benchmark.task import load_task
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.training.config import ConfigError, config_names, load_config
 from llm_sandbox_nb.training.evaluation import JudgeAccess, plan_evaluation
@@ -106,12 +106,6 @@ def test_validations_are_kept_forgotten_and_shown_after_their_steps(
     assert not record.validation_folder(2, "math").exists()
     record.prune(1)
     assert record.validation_folder(0, "math").exists()
-
-
-def test_validation_may_change_between_two_starts(tmp_path: Path) -> None:
-    TrainingRecord.begin(tmp_path / "run", load_config("tiny-cpu.yaml"))
-    changed = load_config("tiny-cpu.yaml", {"validation.every": 3})
-    assert TrainingRecord.begin(tmp_path / "run", changed).config.validation.every == 3
 
 
 # --- the evaluation after it ---
@@ -214,15 +208,3 @@ def test_the_paper_s_recipes_have_its_network_and_its_validation(name: str) -> N
     how = config.validation
     assert (how.every, how.temperature, how.top_p, how.top_k) == (10, 0.7, 0.8, 20)
     assert how.rows.endswith("/{task}_mini")
-
-
-# --- prompts without a network ---
-
-
-def test_the_prompts_without_a_network_invite_nobody_to_install_packages() -> None:
-    prompts = load_task("math").prompts
-    assert "install packages, look things up" in prompts.system_prompt
-    offline = without_network(prompts)
-    assert "it has no network" in offline.system_prompt
-    assert "install packages" not in offline.system_prompt
-    assert offline.instance_prompt == prompts.instance_prompt
