@@ -158,4 +158,6 @@ def _restored(evidence: Evidence, version: Version) -> bool:
 
 
 def _body(diff: str) -> list[str]:
-    return sorted(row for row in diff.split("\n") if row[:1] in "+-" and row[:4] not in ("+++ ", "--- "))
+    return sorted(
+        row for row in diff.split("\n") if row.startswith(("+", "-")) and row[:4] not in ("+++ ", "--- ")
+    )

@@ -29,6 +29,7 @@ from llm_sandbox_nb.trajectory.facts import with_facts
 from llm_sandbox_nb.trajectory.journal import read_journal
 from llm_sandbox_nb.trajectory.run_summary import summarize
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
+from llm_sandbox_nb.trajectory.unified_diff import unified
 from llm_sandbox_nb.trajectory.watched_run import WatchedRun
 
 DATA = Path(__file__).parents[2] / "data"
@@ -123,6 +124,22 @@ def test_a_given_file_is_missed_in_the_folder_that_the_prompts_name(folder: str)
         finish,
     ]
     assert [one.text for one in doubts(events)] == ["model.bin, a given file, was removed"]
+
+
+def test_a_weakened_test_that_was_restored_by_its_inverse_diff_is_no_doubt() -> None:
+    """The texts are not known: the files were there before the run."""
+    texts = "assert f() == 1\nassert g() == 2\n", "pass\n"
+    weaker, restored = (
+        ev.FileDiff(
+            path="tests/test_a.py", kind="modified", size=9, diff=unified("tests/test_a.py", old, new, 999)[0]
+        )
+        for old, new in (texts, texts[::-1])
+    )
+    finish = ev.RunFinished(stop_reason="submitted", answer="Done.", steps=2)
+    first = called(1, "./spoil", exit_code=0, changes=[weaker])
+    second = called(2, "git checkout tests", exit_code=0, changes=[restored])
+    found = [{one.step for one in doubts([start_event(), *first, *later, finish])} for later in ([], second)]
+    assert (1 in found[0], 1 in found[1]) == (True, False)
 
 
 def test_every_place_shows_the_same(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
