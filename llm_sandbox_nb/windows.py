@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
-from pathlib import Path
 
 NO_SANDBOX = (
     "Windows opens no sandbox: install the package in WSL 2, or use a Jupyter server on Linux; "
@@ -16,8 +14,7 @@ FOLDER = getattr(os, "O_DIRECTORY", 0)
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 NOT_INHERITED = getattr(os, "O_CLOEXEC", 0)
-BINARY = getattr(os, "O_BINARY", 0)
-"""Flags of `os.open`. A flag that the system lacks is zero. Windows has only BINARY."""
+"""Flags of `os.open`. A flag that the system lacks is zero. Windows has none of them."""
 
 
 def is_windows() -> bool:
@@ -26,17 +23,6 @@ def is_windows() -> bool:
     This is a function, because a type checker that sees the comparison itself skips the code for other systems.
     """
     return sys.platform.startswith("win")
-
-
-def open_no_link(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a file without following a link or waiting for the other end of a FIFO, and return the descriptor.
-
-    Raises:
-        OSError: if the file is a link, or cannot be opened.
-    """
-    if not NO_LINK and path.is_symlink():
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return os.open(path, flags | NO_LINK | NO_WAIT | NOT_INHERITED | BINARY)
 
 
 def try_lock(descriptor: int) -> bool:

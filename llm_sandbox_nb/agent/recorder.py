@@ -75,7 +75,7 @@ class Recorder:
     def _record(self, event: ev.Event) -> None:
         if knows_keys() and has_key([line := ev.dump_event(event)]):
             event = ev.parse_event(without_keys(line))
-        if not ev.is_transient(event):
+        if event.kind not in ev.TRANSIENT:
             event.parent = event.parent or self.trajectory.head
             self.journal.append(event)
         self.trajectory.add(event)

@@ -85,7 +85,7 @@ def succeeded(call: Call) -> bool | None:
 
 def plain_output(call: Call) -> str:
     """Return the result of a call without the line about the remaining steps."""
-    return (call.result.body if call.result else call.live_output).strip()
+    return call.body.strip()
 
 
 def _turn(step: Step, before: set[tuple[str, str, str]]) -> Turn:

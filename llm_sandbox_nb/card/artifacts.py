@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from llm_sandbox_nb.formatting import format_size
+from llm_sandbox_nb.own_folder import open_file
 from llm_sandbox_nb.trajectory.events import ArtifactSaved
 from llm_sandbox_nb.trajectory.run_folder import FILES, own_file
-from llm_sandbox_nb.windows import open_no_link
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ def _load(saved: ArtifactSaved, folder: Path | None, room: int, each: int) -> Ar
     if size > room:
         bound = f"the bound of {format_size(each)} a file" if size > each else "the bound of a run"
         why = f"Not shown: larger than {bound}; it is in the run's folder."
-    elif path:
+    elif path and folder:
         try:
-            with os.fdopen(open_no_link(path), "rb") as file:
+            with os.fdopen(open_file(folder, path.relative_to(folder)), "rb") as file:
                 data, why = file.read(room), ""
         except OSError as error:
-            path, why = None, f"Cannot be read: {error.strerror}."
+            path, why = None, f"Cannot be read: {error.strerror or error}."
     return Artifact(saved.path, saved.mime, saved.size, data, why, relative_path(path))
 
 

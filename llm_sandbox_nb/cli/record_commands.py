@@ -19,7 +19,6 @@ from llm_sandbox_nb.options.parser import prune_rule
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.options.values import resolve
 from llm_sandbox_nb.runs.catalog import (
-    is_running,
     list_runs,
     plan_prune,
     prune,
@@ -31,7 +30,7 @@ from llm_sandbox_nb.runs.foreign_runs import foreign_runs
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.calm_steps import CalmSteps, step_rows
 from llm_sandbox_nb.trajectory.doubts.rules import doubts_of
-from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
+from llm_sandbox_nb.trajectory.journal import JournalError, is_being_written, read_journal
 from llm_sandbox_nb.trajectory.run_folder import (
     JOURNAL,
     RunNotFoundError,
@@ -144,7 +143,7 @@ def show_command(arguments: argparse.Namespace) -> int:
         if foreign:
             print("\nThe record does not say how the run ended.")
             return ENDED_WELL
-        print(f"\n{harmless(_open_end(trajectory, folder, live=is_running(folder)))}")
+        print(f"\n{harmless(_open_end(trajectory, folder, live=is_being_written(folder)))}")
         return ENDED_WELL
     if trajectory.finish.error:
         print(harmless(trajectory.finish.error))

@@ -69,16 +69,10 @@ def _records(step: Step) -> Iterator[dict[str, Any]]:
                 "function": call.tool if call else "",
                 "parameters": (call.arguments or {}) if call else {},
             },
-            "observation": _observation(call)
-            if call
-            else step.nudge.removesuffix(steps_remaining(step.nudge)),
+            # without remaining steps, which the paper's package writes into messages, but not into its file
+            "observation": call.body if call else step.nudge.removesuffix(steps_remaining(step.nudge)),
             "metadata": {"step": 0, "exec_time": step.model_time if number == 0 else 0.0},
         }
-
-
-def _observation(call: Call) -> str:
-    # The body lacks the number of remaining steps: the paper's package writes it into messages, but not into its file.
-    return call.result.body if call.result else call.live_output
 
 
 def is_seed(content: Any) -> bool:

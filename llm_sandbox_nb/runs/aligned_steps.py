@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
 
-from llm_sandbox_nb.trajectory.trajectory import Call, Step
+from llm_sandbox_nb.trajectory.trajectory import Step
 
 Likeness = Literal["same", "results", "calls"]
 """Likeness of the steps in a row. `same`: the steps are equal. `results`: only results differ. `calls`: calls differ,
@@ -63,7 +63,7 @@ def _row(steps: tuple[Step | None, ...]) -> AlignedRow:
     there = [step for step in steps if step is not None]
     if len(there) < len(steps) or len({called(step) for step in there}) > 1:
         return AlignedRow(steps, "calls")
-    results = {tuple(shown(call) for call in step.calls) for step in there}
+    results = {tuple(call.body for call in step.calls) for step in there}
     return AlignedRow(steps, "same" if len(results) == 1 else "results")
 
 
@@ -75,8 +75,3 @@ def called(step: Step) -> str:
         [call.tool, call.raw_arguments if call.arguments is None else call.arguments] for call in step.calls
     ]
     return json.dumps(calls, sort_keys=True)
-
-
-def shown(call: Call) -> str:
-    """Return the result of a call, without the notes about remaining steps or about a person's change."""
-    return call.result.body if call.result else call.live_output

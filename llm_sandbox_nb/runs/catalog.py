@@ -19,7 +19,7 @@ from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.sandbox.history.stores import is_history_in_use
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.rules import doubts_json, doubts_line, doubts_of
-from llm_sandbox_nb.trajectory.journal import MAX_LINE_BYTES, JournalError, read_journal
+from llm_sandbox_nb.trajectory.journal import MAX_LINE_BYTES, JournalError, is_being_written, read_journal
 from llm_sandbox_nb.trajectory.replay_outcome import replay_finding, replayed_run
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL, run_folders, short_ids
 from llm_sandbox_nb.trajectory.run_summary import recorded_doubts
@@ -100,7 +100,7 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
         "folder": folder, "short_id": short_id, "running": False, "in_use": False, "changed": 0.0,
     }  # fmt: skip
     try:
-        running = is_running(folder)
+        running = is_being_written(folder)
         common |= {
             "running": running,
             "in_use": running or is_history_in_use(folder / HISTORY),
@@ -168,12 +168,6 @@ def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None, li
             scored = {"check": score.verdict} if isinstance(score, ev.Checked) else {}
             return start, finish.model_copy(update=scored), recorded_doubts(lines[-_MAX_DOUBT_LINES:])
     return None, None, None
-
-
-def is_running(folder: Path) -> bool:
-    """Return True if a process executes the run in a folder now. Raises OSError if its journal cannot be opened."""
-    with _locked_journal(folder) as locked:
-        return not locked
 
 
 @contextlib.contextmanager

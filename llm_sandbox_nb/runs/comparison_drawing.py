@@ -10,7 +10,7 @@ from itertools import chain, groupby, zip_longest
 from typing import Any
 
 from llm_sandbox_nb.formatting import format_cost, format_count, format_duration, plural, text_table
-from llm_sandbox_nb.runs.aligned_steps import AlignedRow, Likeness, shown
+from llm_sandbox_nb.runs.aligned_steps import AlignedRow, Likeness
 from llm_sandbox_nb.runs.comparison_data import ComparedRuns, Totals
 from llm_sandbox_nb.runs.end_files import left_out, named_paths, printable
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
@@ -76,7 +76,7 @@ def _described(step: Step | None, likeness: Likeness) -> str:
     if step is None:
         return "no such step"
     if likeness == "results":
-        return "\n".join(shown(call) for call in step.calls)
+        return "\n".join(call.body for call in step.calls)
     return "\n".join(map(_call, step.calls)) or step.thought
 
 
@@ -158,7 +158,7 @@ def _step_texts(step: Step | None) -> list[str]:
     """Return the texts of a step: the thought, then each call and its result."""
     if step is None:
         return ["no step"]
-    calls = ((_call(call), _short(shown(call))) for call in step.calls)
+    calls = ((_call(call), _short(call.body)) for call in step.calls)
     return [_short(step.thought), *chain.from_iterable(calls)]
 
 

@@ -327,7 +327,7 @@ class OutsideAgent:
         call.step = event.step
         decisions = {decision.action for decision in recorded.decisions}
         result = recorded.result
-        shown = result.observation.removesuffix(result.after).removeprefix(result.before)
+        shown = result.body
         facts: Json = {"status": "finished", "checkpoint": str(call.step)}
         if event.error == "skipped":
             text = f"A person at the notebook did not allow this call, and it was not executed: {shown}"

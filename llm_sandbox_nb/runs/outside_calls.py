@@ -17,8 +17,9 @@ from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.recorder import Listener
 from llm_sandbox_nb.agent.tools.text_file import file_diffs
-from llm_sandbox_nb.formatting import plural
+from llm_sandbox_nb.formatting import plural, shorten
 from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles
+from llm_sandbox_nb.runs.end_files import printable
 from llm_sandbox_nb.runs.fork import fork
 from llm_sandbox_nb.runs.outside_agent import (
     LOST,
@@ -450,8 +451,7 @@ def _shown(arguments: Any) -> str:
     if not isinstance(arguments, dict):
         return ""
     first = next((str(arguments[name]) for name in ("command", "path", "label") if name in arguments), "")
-    line = " ".join("".join(character if character.isprintable() else " " for character in first).split())
-    return line if len(line) <= 120 else f"{line[:117]}..."
+    return shorten(" ".join(printable(first).split()), 120)
 
 
 def _fork_name(label: object, taken: Sequence[str] | dict[str, Any]) -> str:

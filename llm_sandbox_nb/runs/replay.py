@@ -26,7 +26,6 @@ from llm_sandbox_nb.agent.session import Session
 from llm_sandbox_nb.agent.tools.tool import Outcome, Tool, ToolContext
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply
-from llm_sandbox_nb.runs.aligned_steps import shown
 from llm_sandbox_nb.runs.checkpoint_files import starting_files
 from llm_sandbox_nb.runs.end_files import EndFiles, left_out, printable
 from llm_sandbox_nb.runs.event_loops import AwaitableResult
@@ -101,8 +100,7 @@ class ReplayReport(AwaitableResult, Generic[R]):
             lines += [str(difference) for difference in self.differences[:20]]
         return "\n".join([*lines, self.note] if self.note else lines)
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
 
 async def replay(
@@ -291,9 +289,8 @@ def _original(call: Call) -> str:
     """Return the result of a call. If a person replaced the observation, return the result before the replacement."""
     for decision in call.decisions:
         if decision.action == "observe" and isinstance(decision.original, str) and call.result:
-            result = call.result.model_copy(update={"observation": decision.original})
-            return shown(Call(call.id, call.tool, "", result=result))
-    return shown(call)
+            return call.result.model_copy(update={"observation": decision.original}).body
+    return call.body
 
 
 def _other_files(

@@ -29,6 +29,7 @@ from llm_sandbox_nb.agent.run_record import (
 )
 from llm_sandbox_nb.formatting import plural, shorten
 from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles, record_artifacts, restore_artifacts
+from llm_sandbox_nb.runs.end_files import printable as on_one_line
 from llm_sandbox_nb.runs.event_loops import AwaitableResult
 from llm_sandbox_nb.runs.rewind_points import Before, before_calls, end_of_step, files_after
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange, Sandbox
@@ -136,8 +137,7 @@ class Preview(AwaitableResult):
         lines.append(f"{ended}result.undo() undoes the rewind.")
         return "\n".join(lines)
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
 
 @dataclass(frozen=True)
@@ -190,8 +190,7 @@ class RewindResult(AwaitableResult):
             text += f" {_outside_text(self.outside)}"
         return " ".join([text, *self.problems])
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
 
 def find_destination(
@@ -450,5 +449,4 @@ def _task_of(folder: Path) -> str:
 
 
 def _title(task: str) -> str:
-    text = " ".join("".join(letter if letter.isprintable() else " " for letter in task).split())
-    return shorten(text, _TITLE_CHARACTERS)
+    return shorten(" ".join(on_one_line(task).split()), _TITLE_CHARACTERS)

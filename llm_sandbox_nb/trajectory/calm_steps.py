@@ -16,6 +16,7 @@ from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.trajectory.step_line import (
     DECIDED,
     LIMITS,
+    failed,
     failure_text,
     figures_text,
     headline,
@@ -86,11 +87,7 @@ def _kind(steps: Sequence[Step], place: int, root: str) -> str:
 
 
 def _failure(step: Step, root: str) -> list[str]:
-    return [
-        f"{headline(call, root)}\n{failure_text(call)}"
-        for call in step.calls
-        if call.result is not None and call.result.failed
-    ]
+    return [f"{headline(call, root)}\n{failure_text(call)}" for call in step.calls if failed(call)]
 
 
 def changed_names(step: Step) -> list[str]:
@@ -126,7 +123,7 @@ def _folded(steps: Sequence[Step], kinds: Sequence[str]) -> list[Step | CalmStep
 
 def _words(kind: str, steps: Sequence[Step]) -> str:
     if kind == "same":
-        wrong = next(call for call in steps[0].calls if call.result is not None and call.result.failed)
+        wrong = next(filter(failed, steps[0].calls))
         return f"the same again, {plural(len(steps), 'time')}: {failure_text(wrong)}"
     names = list(dict.fromkeys(name for step in steps for name in changed_names(step)))
     if not names:

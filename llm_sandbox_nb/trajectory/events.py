@@ -864,11 +864,6 @@ def default_fields(kind: str) -> dict[str, Any]:
     }
 
 
-def is_transient(event: Event) -> bool:
-    """Return True if the event is shown live and not written to the journal."""
-    return event.kind in TRANSIENT
-
-
 def _tag(value: Any) -> str:
     kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
     return kind if isinstance(kind, str) and kind in _KINDS else "unknown"

@@ -70,6 +70,11 @@ class Call:
         return self.result.observation if self.result else self.live_output
 
     @property
+    def body(self) -> str:
+        """The result without notes about remaining steps or a person's change, or the output so far."""
+        return self.result.body if self.result else self.live_output
+
+    @property
     def exit_code(self) -> int | None:
         """Exit code of the command. None for a killed command, and for calls of other tools."""
         return self.result.exit_code if self.result else None
@@ -115,7 +120,7 @@ class ChangedByOthers(NamedTuple):
 class Trajectory:
     """A run up to its newest event. `add` adds an event. Trajectories of loaded runs and of live runs look the same.
 
-    All data belongs to the branch of HEAD, except for `events`, `start`, `sandbox`, `total_usage`, `forks`, `rewinds`,
+    All data belongs to the branch of HEAD, except for `events`, `start`, `sandbox`, `total_usage`, `rewinds`,
     `branches` and `changed_by_others()`.
 
     >>> trajectory = Trajectory(read_journal(path))
@@ -129,8 +134,6 @@ class Trajectory:
         self.sandbox: ev.SandboxReady | None = None
         self.total_usage = ev.Usage(cost=0.0)
         """Tokens and cost of all branches together."""
-        self.forks: list[ev.Forked] = []
-        """The forks of this run."""
         self.rewinds: list[ev.Rewound] = []
         self._by_others: dict[str, tuple[ChangedByOthers, ...]] = {}
         self._tree = Tree()
@@ -197,11 +200,6 @@ class Trajectory:
     def paused(self) -> bool:
         """True if the run is paused and waits for a person."""
         return self.status.paused
-
-    @property
-    def held(self) -> ev.CallHeld | None:
-        """The event of the call that waits for a person. None if no call waits."""
-        return self.status.held
 
     @property
     def ready_at(self) -> int | None:
@@ -346,8 +344,6 @@ class Trajectory:
                 self.total_usage = self.total_usage + (event.usage or ev.Usage())
             case ev.ContextReduced(usage=ev.Usage() as used):
                 self.total_usage = self.total_usage + used
-            case ev.Forked():
-                self.forks.append(event)
             case ev.Rewound():
                 self.rewinds.append(event)
                 if event.what != "files" and event.to in self._tree:

@@ -723,7 +723,7 @@ def facts(trajectory: Trajectory, *, live: bool) -> dict[str, Any]:
     found = [step_line(step, trajectory.root, running=step in last) for step in trajectory.steps]
     return {
         **state.to_json(),
-        "held": trajectory.held.call_id if trajectory.held and live else None,
+        "held": trajectory.status.held.call_id if trajectory.status.held and live else None,
         "paused": trajectory.paused,
         "ready_at": trajectory.ready_at,
         "steps": [step.number for step in trajectory.steps],

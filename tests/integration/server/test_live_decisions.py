@@ -33,7 +33,7 @@ def test_a_run_under_way_can_be_forked_and_the_fork_gone_on_with(server: Jupyter
     assert cell.wait()["status"] == "ok"
     done = cell.run()
     assert "[stdout]\none\ntwo\n" in done.steps[1].calls[0].output
-    names = [fork.folder for fork in done.trajectory.forks]
+    names = [fork.folder for fork in done.trajectory.events if isinstance(fork, ev.Forked)]
     assert len(set(names)) == 2
     told = server.execute(kernel, "%sandbox status")
     assert all(f"A fork is open: {name};" in told for name in names)

@@ -12,7 +12,7 @@ import pytest
 from card_runs import run_events, saved_file
 
 from llm_sandbox_nb.trajectory.journal import Journal
-from llm_sandbox_nb.windows import NO_SANDBOX, open_no_link, try_lock
+from llm_sandbox_nb.windows import NO_SANDBOX, try_lock
 
 TESTS = Path(__file__).parents[2]
 PROGRAM = """
@@ -101,17 +101,6 @@ def test_recorded_runs_are_read_and_what_needs_a_sandbox_is_refused_in_one_sente
         "exported: True",
         f"RunError {NO_SANDBOX}",
     ], said.stderr
-
-
-def test_a_link_is_not_followed_where_the_system_has_no_flag_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_bytes(b"x")
-    (tmp_path / "link").symlink_to("file")
-    monkeypatch.setattr("llm_sandbox_nb.windows.NO_LINK", 0)
-    os.close(open_no_link(tmp_path / "file"))
-    with pytest.raises(OSError, match="link"):
-        open_no_link(tmp_path / "link")
 
 
 def test_a_locked_file_is_locked_for_others(tmp_path: Path) -> None:

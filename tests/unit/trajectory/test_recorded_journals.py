@@ -14,7 +14,7 @@ from llm_sandbox_nb.card import export
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.runs.run import Run
-from llm_sandbox_nb.trajectory.events import SCHEMA_VERSION
+from llm_sandbox_nb.trajectory.events import SCHEMA_VERSION, Forked
 
 JOURNALS = Path(__file__).parents[2] / "data" / "journals"
 FOLDERS = sorted(path.parent.relative_to(JOURNALS) for path in JOURNALS.glob("*/*/journal.jsonl"))
@@ -66,7 +66,8 @@ def test_what_each_one_says(kept: Path) -> None:
     assert fork.trajectory.start
     assert fork.trajectory.start.forked_from
     assert fork.trajectory.start.forked_from.run_id == branches.id
-    assert [one.run_id for one in branches.trajectory.forks] == [fork.id]
+    forks = [event.run_id for event in branches.trajectory.events if isinstance(event, Forked)]
+    assert forks == [fork.id]
     assert (fork.steps[1].thought, fork.stop_reason) == ("Four.", "submitted")
     killed = load(kept, "killed")
     assert (killed.stop_reason, len(killed.steps)) == (None, 3)
