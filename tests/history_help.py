@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from llm_sandbox_nb.sandbox.contract import Checkpoint
-from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Chunk, Entry, delta
+from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackWriter
 from llm_sandbox_nb.sandbox.history.snapshot import HEAD, SnapshotReader
 from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Kind
@@ -29,7 +29,7 @@ def file_entry(data: bytes, mtime_ns: int = 1, piece: int = 1024) -> Entry:
 
 
 def keep(
-    store: CheckpointStore,
+    store: PackStore,
     id: str,
     files: Mapping[str, bytes],
     parent: str | None = None,
@@ -48,7 +48,7 @@ def keep(
     store.commit(checkpoint, delta(before, manifest), id.encode(), writer, pinned)
 
 
-def files_at(store: CheckpointStore, id: str) -> dict[str, bytes]:
+def files_at(store: PackStore, id: str) -> dict[str, bytes]:
     return {
         path: store.read(entry, 2**30) for path, entry in store.manifest(id).items() if entry.type == FILE
     }

@@ -16,7 +16,7 @@ from typing import Any
 from llm_sandbox_nb.formatting import format_size, plural
 from llm_sandbox_nb.own_folder import open_file, status_below
 from llm_sandbox_nb.plain_text import first_line, plain
-from llm_sandbox_nb.sandbox.history.stores import is_history_in_use
+from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.rules import doubts_json, doubts_line, doubts_of
 from llm_sandbox_nb.trajectory.journal import MAX_LINE_BYTES, JournalError, is_being_written, read_journal
@@ -103,7 +103,7 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
         running = is_being_written(folder)
         common |= {
             "running": running,
-            "in_use": running or is_history_in_use(folder / HISTORY),
+            "in_use": running or PackStore.is_in_use(folder / HISTORY),
             "changed": (folder / JOURNAL).stat().st_mtime,
         }
         start, finish, doubts = _ends(folder)
@@ -246,7 +246,7 @@ def prune(plan: PrunePlan) -> list[str]:
     for entry in plan.remove:
         try:
             with _locked_journal(entry.folder) as locked:
-                if not locked or is_history_in_use(entry.folder / HISTORY):
+                if not locked or PackStore.is_in_use(entry.folder / HISTORY):
                     problems.append(f"{entry.name} is in use now, so it stays.")
                     continue
                 moved = entry.folder.with_name(f"{_REMOVING}-{entry.name}")

@@ -21,10 +21,10 @@ from llm_sandbox_nb.own_folder import is_file, remove_file
 from llm_sandbox_nb.runs.rewind_points import files_after
 from llm_sandbox_nb.sandbox.contract import Changes, Directories
 from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.diff import compare
 from llm_sandbox_nb.sandbox.history.manifest import FILE, Entry, moved, own_files
-from llm_sandbox_nb.sandbox.history.stores import is_history, reading_history
+from llm_sandbox_nb.sandbox.history.pack_store import PackStore
+from llm_sandbox_nb.sandbox.history.stores import reading_history
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.run_folder import FILES, HISTORY
@@ -41,7 +41,7 @@ class CheckpointFiles:
 
     def has(self, checkpoint: str | None) -> bool:
         """Return True if a checkpoint is stored."""
-        if checkpoint is None or not is_history(self._folder):
+        if checkpoint is None or not PackStore.holds(self._folder):
             return False
         with reading_history(self._folder) as store:
             return any(stored.id == checkpoint for stored in store.checkpoints())
@@ -107,7 +107,7 @@ class CheckpointFiles:
             return store.read(entry, limit)
 
     @contextmanager
-    def opened(self, checkpoint: str) -> Iterator[tuple[CheckpointStore, Mapping[str, Entry]]]:
+    def opened(self, checkpoint: str) -> Iterator[tuple[PackStore, Mapping[str, Entry]]]:
         """Open the history. Yield the store, and all entries at a checkpoint by their paths.
 
         Even for a run without a container, the paths are those in a container, which begin with the same folder.

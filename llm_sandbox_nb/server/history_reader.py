@@ -13,7 +13,7 @@ from typing import Any
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
 from llm_sandbox_nb.sandbox.history.diff import differing_contents
 from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, LINK, Entry, parent, parents
-from llm_sandbox_nb.sandbox.history.stores import is_history, open_store
+from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 from llm_sandbox_nb.trajectory.run_folder import HISTORY
 from llm_sandbox_nb.trajectory.unified_diff import COMPARED_BYTES, unified
 
@@ -33,7 +33,7 @@ class HistoryReader:
 
     def __init__(self, folder: Path) -> None:
         """Open the history. Raises HistoryError if `folder` has none."""
-        self._store = open_store(folder, readonly=True)
+        self._store = PackStore(folder, readonly=True)
 
     def close(self) -> None:
         self._store.close()
@@ -208,7 +208,7 @@ class HistoryReaders:
             self._open.clear()
 
     def _take(self, folder: Path) -> HistoryReader:
-        if not is_history(folder):
+        if not PackStore.holds(folder):
             raise HistoryError(
                 "This run keeps no history of its files, so files of earlier steps cannot be read."
             )

@@ -10,7 +10,6 @@ from typing import Literal
 
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange, FileEntry
 from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.manifest import (
     FILE,
     FOLDER,
@@ -21,6 +20,7 @@ from llm_sandbox_nb.sandbox.history.manifest import (
     parent,
     parents,
 )
+from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 
 MAX_TEXT_BYTES = 256 * 1024
 """Maximum bytes of a file whose text is shown."""
@@ -30,7 +30,7 @@ _KIND_NAMES = {FILE: "file", FOLDER: "folder", LINK: "link"}
 Kind = Literal["added", "modified", "deleted"]
 
 
-def compare(store: CheckpointStore, before: Manifest, after: Manifest) -> Changes:
+def compare(store: PackStore, before: Manifest, after: Manifest) -> Changes:
     """Return the differences between two manifests, with at most `MAX_FILES` paths.
 
     A folder is listed if it was added or deleted, or if its rights or owner have changed. Unchanged files of the image
@@ -101,7 +101,7 @@ def in_base_folder(manifest: Manifest, path: str) -> bool:
     return False
 
 
-def _change(store: CheckpointStore, path: str, old: Entry | None, new: Entry | None, room: int) -> FileChange:
+def _change(store: PackStore, path: str, old: Entry | None, new: Entry | None, room: int) -> FileChange:
     kind: Kind = "added" if old is None else "deleted" if new is None else "modified"
     shown = new or old
     assert shown
@@ -111,7 +111,7 @@ def _change(store: CheckpointStore, path: str, old: Entry | None, new: Entry | N
     return FileChange(path, kind, shown.size, texts[0], texts[1], _detail(old, new))
 
 
-def _text(store: CheckpointStore, entry: Entry | None, room: int) -> bytes | None:
+def _text(store: PackStore, entry: Entry | None, room: int) -> bytes | None:
     """Return the content of a small text file, or None for any other entry."""
     if entry is None or entry.type != FILE or entry.chunks is None or entry.size > min(MAX_TEXT_BYTES, room):
         return None

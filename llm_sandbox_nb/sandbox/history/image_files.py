@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 
 from llm_sandbox_nb.sandbox.errors import SandboxError
-from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore, ContentWriter
 from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Entry, Manifest, parent
+from llm_sandbox_nb.sandbox.history.pack_store import PackStore
+from llm_sandbox_nb.sandbox.history.packs import PackWriter
 from llm_sandbox_nb.sandbox.history.snapshot import SnapshotReader
 from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.channel import ExecutorConnection
@@ -29,7 +30,7 @@ ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 class ImageFiles:
     """Files of an image, as kept in `store`. To read other files, `connect` connects to a new sandbox of the image."""
 
-    def __init__(self, store: CheckpointStore, connect: Callable[[], Awaitable[ExecutorConnection]]) -> None:
+    def __init__(self, store: PackStore, connect: Callable[[], Awaitable[ExecutorConnection]]) -> None:
         self._store = store
         self._connect = connect
 
@@ -149,7 +150,7 @@ class ImageFiles:
         *,
         content: bool,
         below: bool = False,
-        writer: ContentWriter | None = None,
+        writer: PackWriter | None = None,
     ) -> dict[str, Entry | None]:
         if not paths:
             return {}

@@ -1,4 +1,4 @@
-"""The usual store of checkpoints, which consists of an SQLite index and immutable packs of content.
+"""The store of checkpoints, which consists of an SQLite index and immutable packs of content.
 
 First the pack is completed, then a transaction of the index adds the checkpoint. So if the process is killed at any
 instant, the history stays readable and has every acknowledged checkpoint.
@@ -12,14 +12,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from llm_sandbox_nb.own_folder import NotOwnFileError, check_folder, is_file, open_file
 from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
-from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError
-from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore, ContentWriter
+from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError, OutputLimitExceededError
 from llm_sandbox_nb.sandbox.history.index import Index, IndexReader, kept_entry, writable_index, write_copy
 from llm_sandbox_nb.sandbox.history.index_copy import INDEX
-from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest, digests
+from llm_sandbox_nb.sandbox.history.manifest import Chunk, Entry, Manifest, digests
 from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackReader, PackWriter, SharedPieces, storing
 from llm_sandbox_nb.windows import try_lock
 
@@ -30,12 +30,31 @@ _SHARE_AFTER_DROPPING = 0.9
 """Maximum share of the limit in use after old checkpoints were dropped. So not every new checkpoint drops another."""
 
 
-class PackStore(CheckpointStore):
-    """See `CheckpointStore`. The index may be hostile, so it is copied before it is used."""
+class PackStore:
+    """Checkpoints in one folder: manifests, states of the shell, and pieces of content by their digests. It promises:
+
+    - Order: `checkpoints` lists checkpoints as they were committed. A checkpoint comes after its parent.
+    - Crash safety: if the process is killed at any instant, the folder can be opened again. It then has every
+      checkpoint whose `commit` has returned, and no checkpoint without its content.
+    - Concurrency: several threads may use a store. Only one process at a time may write, and others may read
+      meanwhile. A reader sees each checkpoint after its `commit`.
+    - Distrust: the folder may come from a stranger. So links are not followed, content that does not match its
+      digest is damaged, and the index is copied before it is used.
+    - Errors: each method raises HistoryError if a checkpoint or a piece of content is missing, dropped or damaged, and
+      each method that writes raises HistoryNotWrittenError if this machine cannot write. A failed call stores nothing.
+
+    Callers do not modify what a store returns.
+    """
 
     def __init__(self, folder: Path, *, limit: int = HISTORY_LIMIT, readonly: bool = False) -> None:
+        """Open the store in `folder`. Make the folder and the store if they are missing and `readonly` is False.
+
+        Raises:
+            HistoryError: if the folder is in use or holds other files, or if it holds no store and `readonly` is True.
+        """
         self.folder = folder
         self.limit = limit
+        """Maximum bytes of content. Callers may change it; the next `commit` obeys."""
         self._mutex = threading.RLock()
         self._shared = SharedPieces()
         self._manifests: OrderedDict[str, dict[str, Entry]] = OrderedDict()
@@ -70,10 +89,12 @@ class PackStore(CheckpointStore):
 
     @staticmethod
     def holds(folder: Path) -> bool:
+        """Return True if a folder holds a store. Links are not followed."""
         return is_file(folder.parent, f"{folder.name}/{INDEX}")
 
     @staticmethod
     def is_in_use(folder: Path) -> bool:
+        """Return True if a process has the store in `folder` open for writing."""
         try:
             os.close(_lock_folder(folder, make=False))
         except OSError:
@@ -83,6 +104,7 @@ class PackStore(CheckpointStore):
         return False
 
     def close(self) -> None:
+        """Release the folder. A second call does nothing."""
         with self._mutex:
             self._reader.close()
             self._release()
@@ -125,6 +147,7 @@ class PackStore(CheckpointStore):
     # -- reading -------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Checkpoint]:
+        """Return all checkpoints, oldest first."""
         with self._mutex:
             return self._overview.checkpoints()
 
@@ -133,6 +156,7 @@ class PackStore(CheckpointStore):
             return self._overview.checkpoint(id)
 
     def manifest(self, id: str) -> Manifest:
+        """Return all entries at a checkpoint."""
         with self._mutex:
             self._index.number(id)
             if id not in self._manifests:
@@ -146,15 +170,47 @@ class PackStore(CheckpointStore):
             self._manifests.popitem(last=False)
 
     def shell(self, id: str) -> bytes | None:
+        """Return the opaque state of the shell at a checkpoint. None if the state was not stored."""
         with self._mutex:
             return self._overview.shell(id)
 
     def length(self, digest: bytes) -> int | None:
+        """Return the number of bytes of a piece of content. None if the piece is not stored."""
         with self._mutex:
             place = self._index.place(digest)
         return place[2] if place else None
 
+    def read(self, entry: Entry, limit: int) -> bytes:
+        """Return the content of a file. Raises OutputLimitExceededError if it has more than `limit` bytes."""
+        if entry.chunks is None:
+            raise HistoryError("The content of this file was not kept.")
+        if entry.size > limit:
+            raise OutputLimitExceededError(f"The file is larger than the limit of {limit} bytes.")
+        data = bytearray(entry.size)
+        for chunk in entry.chunks:
+            data[chunk.offset : chunk.offset + chunk.length] = self.piece(chunk)
+        return bytes(data)
+
+    def write(self, entry: Entry, file: BinaryIO) -> None:
+        """Write the content of a file, with its holes, into an empty file."""
+        if entry.chunks is None:
+            raise HistoryError("The content of this file was not kept.")
+        for chunk in entry.chunks:
+            file.seek(chunk.offset)
+            file.write(self.piece(chunk))
+        file.truncate(entry.size)
+
+    def piece(self, chunk: Chunk) -> bytes:
+        """Return a piece of a file, whose length is checked."""
+        data = self.content(chunk.digest)
+        if len(data) != chunk.length:
+            raise HistoryError(
+                f"The history in {self.folder} is damaged: a piece of a file has another length."
+            )
+        return data
+
     def content(self, digest: bytes) -> bytes:
+        """Return a piece of content."""
         return self._shared.get(digest, self._read_piece)
 
     def _read_piece(self, digest: bytes) -> bytes:
@@ -172,21 +228,25 @@ class PackStore(CheckpointStore):
         raise HistoryError("The content of this file was not kept.")
 
     def sharing(self) -> contextlib.AbstractContextManager[SharedPieces]:
+        """Return a context in which the forks of this history share pieces of content in memory."""
         return self._shared
 
     @property
     def size(self) -> int:
+        """Bytes of stored content. Each piece counts once."""
         with self._mutex:
             return sum(self._overview.packs().values())
 
     @property
     def dropped(self) -> int:
+        """Number of checkpoints that were dropped to stay within the limit."""
         with self._mutex:
             return int(self._overview.sql.execute("SELECT count(*) FROM dropped").fetchone()[0])
 
     # -- writing -------------------------------------------------------------------------------------------
 
     def writer(self) -> PackWriter:
+        """Return a writer for the content of a new checkpoint, for `commit` or `learn_image`, or to be discarded."""
         return PackWriter(self._pack_folder)
 
     def commit(
@@ -194,11 +254,18 @@ class PackStore(CheckpointStore):
         checkpoint: Checkpoint,
         changed: Mapping[str, Entry | None],
         shell: bytes | None,
-        content: ContentWriter,
+        content: PackWriter,
         pinned: Iterable[str] = (),
         manifest: dict[str, Entry] | None = None,
     ) -> None:
-        assert isinstance(content, PackWriter)
+        """Store a checkpoint. Then drop the oldest other checkpoints, except `pinned`, while the limit is exceeded.
+
+        Checkpoints that follow a dropped one stay complete; their parent becomes the parent of the dropped one.
+
+        Args:
+            changed: the differences from the entries of the checkpoint's parent, as from `manifest.delta`.
+            manifest: all entries, which may be kept in memory and must not be modified any more.
+        """
         with self._mutex:
             try:
                 content.finish()
@@ -223,15 +290,21 @@ class PackStore(CheckpointStore):
     # -- the image -----------------------------------------------------------------------------------------
 
     def image_entry(self, path: str) -> tuple[Entry | None, bool] | None:
+        """Return what `learn_image` stored at a path. None if nothing was stored."""
         with self._mutex:
             return self._index.image_entry(path)
 
     def image_names(self, folder: str) -> list[str]:
+        """Return the stored paths directly in a folder, in any order, without those where the image has nothing."""
         with self._mutex:
             return self._index.image_names(folder)
 
-    def learn_image(self, entries: Mapping[str, tuple[Entry | None, bool]], content: ContentWriter) -> None:
-        assert isinstance(content, PackWriter)
+    def learn_image(self, entries: Mapping[str, tuple[Entry | None, bool]], content: PackWriter) -> None:
+        """Store entries of the image and their content.
+
+        Each path has its entry, or None if the image has nothing there, and True if it is a folder whose names are all
+        stored. A later entry replaces an earlier one, but the True stays.
+        """
         with self._mutex:
             try:
                 content.finish()
@@ -245,7 +318,11 @@ class PackStore(CheckpointStore):
     # -- copies --------------------------------------------------------------------------------------------
 
     def continue_in(self, folder: Path) -> None:
-        """See `CheckpointStore.continue_in`. The copy shares the content by hard links."""
+        """Make a copy of this store in `folder`, which shares the content by hard links.
+
+        Each store stays complete if the other one is changed or removed. If the process is killed meanwhile, `holds` is
+        False for `folder`, and a second call succeeds. Raises HistoryError if the folder holds a history already.
+        """
         if self.holds(folder):
             raise HistoryError(f"{folder} holds a history already; give another folder.")
         with storing(folder):
@@ -265,6 +342,7 @@ class PackStore(CheckpointStore):
                 packs.close()
 
     def continued_in(self, folder: Path) -> PackStore:
+        """Call `continue_in` and open the copy."""
         self.continue_in(folder)
         store = PackStore(folder, limit=self.limit)
         with self._mutex:

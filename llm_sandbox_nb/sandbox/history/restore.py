@@ -23,9 +23,9 @@ from typing import Any
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.sandbox.contract import Restored
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
-from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
 from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Chunk, Entry, parents
+from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 from llm_sandbox_nb.sandbox.history.sandbox_history import (
     SPARE_BYTES_OF_RESTORE,
     SandboxHistory,
@@ -347,7 +347,7 @@ class RestoreBody:
     def __init__(
         self,
         plan: Plan,
-        store: CheckpointStore,
+        store: PackStore,
         shell: bytes | None,
         deliver: Deliver | None = None,
         name: str = "",
@@ -421,9 +421,7 @@ def _pack(plan: Plan) -> tuple[dict[bytes, Chunk], int]:
 class _Records:
     """Records of a plan, in order. `places` has the offset in the pack of each piece, by digest."""
 
-    def __init__(
-        self, plan: Plan, store: CheckpointStore, shell: bytes | None, places: dict[bytes, int]
-    ) -> None:
+    def __init__(self, plan: Plan, store: PackStore, shell: bytes | None, places: dict[bytes, int]) -> None:
         self._plan = plan
         self._store = store
         self._shell = shell

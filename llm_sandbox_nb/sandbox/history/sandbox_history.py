@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError
-from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.diff import differing_paths
 from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
 from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest, apply_delta, delta, moved
+from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 from llm_sandbox_nb.sandbox.history.snapshot import (
     MAX_ENTRIES,
     SnapshotReader,
@@ -26,8 +26,6 @@ from llm_sandbox_nb.sandbox.history.snapshot import (
     snapshot_changes,
 )
 from llm_sandbox_nb.sandbox.history.stores import (
-    is_history,
-    open_store,
     reading_history,
     remove_history,
     remove_stale,
@@ -58,7 +56,7 @@ class SandboxHistory:
     def __init__(self, scope: str, below: str = "/") -> None:
         self.scope = scope
         self.lock = asyncio.Lock()
-        self.store: CheckpointStore | None = None
+        self.store: PackStore | None = None
         self.head: str | None = None
         """Id of the checkpoint to which the sandbox's files were equal at the last scan."""
         self.last_scan: str | None = None
@@ -105,7 +103,7 @@ class SandboxHistory:
     def checkpoint(self, id: str) -> Checkpoint:
         return self.store_with(id).checkpoint(id)
 
-    def store_with(self, id: str) -> CheckpointStore:
+    def store_with(self, id: str) -> PackStore:
         """Return the store in which to read checkpoint `id`. Raises HistoryError if no checkpoint was taken yet."""
         if self.store is None:
             raise HistoryError(f"This sandbox has no checkpoint {id!r}: no checkpoint was taken yet.")
@@ -140,9 +138,9 @@ class SandboxHistory:
         if self.store is not None and self.store.folder == folder:
             self.store.limit = self._limit
             return
-        if not is_history(folder):
+        if not PackStore.holds(folder):
             self._continue(folder, continue_from)
-        store = open_store(folder, limit=self._limit)
+        store = PackStore(folder, limit=self._limit)
         self._close_store()
         self.store, self._temporary = store, False
         if self.head is not None and self.head not in {checkpoint.id for checkpoint in store.checkpoints()}:
@@ -164,10 +162,10 @@ class SandboxHistory:
         """Make the next scan report all files."""
         self.head, self.last_scan, self.entries, self.shell = None, None, {}, None
 
-    def _open(self) -> CheckpointStore:
+    def _open(self) -> PackStore:
         if self.store is None:
             remove_stale()
-            self.store, self._temporary = open_store(temporary_folder(), limit=self._limit), True
+            self.store, self._temporary = PackStore(temporary_folder(), limit=self._limit), True
         return self.store
 
     def continue_with(self, copy: HistoryCopy) -> None:
@@ -248,11 +246,11 @@ class SandboxHistory:
 class HistoryCopy:
     """Copy of a history, for a new sandbox that continues the history."""
 
-    store: CheckpointStore
+    store: PackStore
     temporary: bool
 
     @classmethod
-    def of(cls, source: CheckpointStore, folder: Path | None) -> HistoryCopy:
+    def of(cls, source: PackStore, folder: Path | None) -> HistoryCopy:
         """Copy a history into `folder`, or into a temporary folder if None. Raises HistoryError."""
         target = temporary_folder() if folder is None else folder.absolute()
         return cls(source.continued_in(target), folder is None)
@@ -264,7 +262,7 @@ class HistoryCopy:
             remove_history(self.store.folder)
 
 
-def room_for_content(store: CheckpointStore, spare: int) -> int:
+def room_for_content(store: PackStore, spare: int) -> int:
     """Return the maximum bytes of content for one checkpoint.
 
     Raises:
@@ -282,7 +280,7 @@ def room_for_content(store: CheckpointStore, spare: int) -> int:
 class PendingCheckpoint:
     """Scan of the files that becomes a checkpoint if anything has changed."""
 
-    def __init__(self, history: SandboxHistory, store: CheckpointStore, room: int) -> None:
+    def __init__(self, history: SandboxHistory, store: PackStore, room: int) -> None:
         self.id = secrets.token_hex(8)
         self.content = store.writer()
         self.reader = SnapshotReader(self.content, store.length, room, history.below)

@@ -11,9 +11,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from llm_sandbox_nb.sandbox.history.checkpoint_store import ContentWriter
 from llm_sandbox_nb.sandbox.history.entry_rows import MAX_CHUNK_BYTES, is_entry, path_problem
 from llm_sandbox_nb.sandbox.history.manifest import FILE, Entry, Manifest, parents
+from llm_sandbox_nb.sandbox.history.packs import PackWriter
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 HEAD = struct.Struct(">BI")
@@ -43,7 +43,7 @@ class SnapshotReader:
     """
 
     def __init__(
-        self, content: ContentWriter, length: Callable[[bytes], int | None], limit: int, below: str = "/"
+        self, content: PackWriter, length: Callable[[bytes], int | None], limit: int, below: str = "/"
     ) -> None:
         self.content = content
         self._length = length

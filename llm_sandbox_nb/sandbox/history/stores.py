@@ -1,4 +1,4 @@
-"""The stores of checkpoints: the kinds of stores, and the functions that make, find, open and remove a store."""
+"""Functions that open a store of checkpoints for reading, and that make and remove temporary ones."""
 
 from __future__ import annotations
 
@@ -10,37 +10,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT
-from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 from llm_sandbox_nb.sandbox.history.packs import storing
 from llm_sandbox_nb.windows import is_windows
 
-STORES: list[type[CheckpointStore]] = [PackStore]
-"""Kinds of stores. The first kind makes new stores. A folder that holds a store is opened by the kind that made it."""
 _PREFIX = "llm-sandbox-history-"
 
 
-def open_store(folder: Path, *, limit: int = HISTORY_LIMIT, readonly: bool = False) -> CheckpointStore:
-    """Open the store in `folder`, or make a store. Raises like `CheckpointStore`."""
-    return (_kind(folder) or STORES[0])(folder, limit=limit, readonly=readonly)
-
-
 @contextlib.contextmanager
-def reading_history(folder: Path) -> Iterator[CheckpointStore]:
+def reading_history(folder: Path) -> Iterator[PackStore]:
     """Return a context with the history in `folder`, open for reading. Raises HistoryError."""
-    with contextlib.closing(open_store(folder, readonly=True)) as store:
+    with contextlib.closing(PackStore(folder, readonly=True)) as store:
         yield store
-
-
-def is_history(folder: Path) -> bool:
-    """Return True if a folder holds a history. Links are not followed."""
-    return _kind(folder) is not None
-
-
-def is_history_in_use(folder: Path) -> bool:
-    """Return True if a sandbox is writing the history in `folder`."""
-    return any(kind.is_in_use(folder) for kind in STORES)
 
 
 def temporary_folder() -> Path:
@@ -61,12 +42,8 @@ def remove_stale() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             info = folder.lstat()
-            if info.st_uid != os.getuid() or time.time() - info.st_mtime < 60 or is_history_in_use(folder):
+            if info.st_uid != os.getuid() or time.time() - info.st_mtime < 60 or PackStore.is_in_use(folder):
                 continue
         except OSError:
             continue
         remove_history(folder)
-
-
-def _kind(folder: Path) -> type[CheckpointStore] | None:
-    return next((kind for kind in STORES if kind.holds(folder)), None)

@@ -24,7 +24,6 @@ from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.history.pack_store import PackStore
-from llm_sandbox_nb.sandbox.history.stores import is_history
 from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.sandbox.protocol.frames import Frame
 
@@ -118,7 +117,7 @@ def test_killed_before_a_change_of_the_history_what_was_told_is_there(tmp_path: 
         lambda where, its: asyncio.run(restore_twice(where, its)), tmp_path, every=1 if CAMPAIGN else 11
     ):
         most = max(most, told, key=len)
-        if not is_history(folder / "history"):
+        if not PackStore.holds(folder / "history"):
             assert not told
             continue
         store = PackStore(folder / "history")

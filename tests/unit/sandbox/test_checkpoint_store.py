@@ -1,4 +1,4 @@
-"""The promises of `CheckpointStore`, kept by each kind of store: the usual one, and a small one in memory."""
+"""The promises of `PackStore` to those who use it; those about its files are in test_pack_store.py."""
 
 from __future__ import annotations
 
@@ -12,43 +12,32 @@ import pytest
 from history_help import file_entry, files_at, keep
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_store import MemoryStore
 from support import examples
 
 from llm_sandbox_nb.sandbox.contract import Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
 from llm_sandbox_nb.sandbox.history import stores
-from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.manifest import FILE, Chunk, Entry
 from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 
-KINDS = [PackStore, MemoryStore]
-Kind = type[CheckpointStore]
 
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    found: Kind = request.param
-    return found
-
-
-def test_a_second_writer_is_refused_and_a_reader_is_not(kind: Kind, tmp_path: Path) -> None:
-    store = kind(tmp_path)
+def test_a_second_writer_is_refused_and_a_reader_is_not(tmp_path: Path) -> None:
+    store = PackStore(tmp_path)
     keep(store, "a", {"/x": b"one"})
     with pytest.raises(HistoryError, match="in use by another sandbox"):
-        kind(tmp_path)
-    reader = kind(tmp_path, readonly=True)
+        PackStore(tmp_path)
+    reader = PackStore(tmp_path, readonly=True)
     keep(store, "b", {"/x": b"two"}, "a")
     assert files_at(reader, "b") == {"/x": b"two"}
     reader.close()
     store.close()
 
 
-def test_what_is_not_there_is_said(kind: Kind, tmp_path: Path) -> None:
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="There is no history in"):
-        kind(tmp_path / "none", readonly=True)
+        PackStore(tmp_path / "none", readonly=True)
     assert not (tmp_path / "none").exists()
-    store = kind(tmp_path / "h")
+    store = PackStore(tmp_path / "h")
     with pytest.raises(HistoryError, match="no checkpoint 'zzz'"):
         store.manifest("zzz")
     keep(store, "a", {"/x": b"x" * 50})
@@ -57,8 +46,8 @@ def test_what_is_not_there_is_said(kind: Kind, tmp_path: Path) -> None:
     store.close()
 
 
-def test_the_oldest_go_first_and_it_is_told(kind: Kind, tmp_path: Path) -> None:
-    store = kind(tmp_path, limit=100_000)
+def test_the_oldest_go_first_and_it_is_told(tmp_path: Path) -> None:
+    store = PackStore(tmp_path, limit=100_000)
     parent = None
     contents = [os.urandom(20_000) for _ in range(12)]
     for number, data in enumerate(contents):
@@ -76,8 +65,8 @@ def test_the_oldest_go_first_and_it_is_told(kind: Kind, tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_pinned_checkpoint_is_not_dropped(kind: Kind, tmp_path: Path) -> None:
-    store = kind(tmp_path, limit=100_000)
+def test_a_pinned_checkpoint_is_not_dropped(tmp_path: Path) -> None:
+    store = PackStore(tmp_path, limit=100_000)
     first = os.urandom(20_000)
     keep(store, "target", {"/x": first})
     parent = "target"
@@ -89,8 +78,8 @@ def test_a_pinned_checkpoint_is_not_dropped(kind: Kind, tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_copy_goes_on_alone(kind: Kind, tmp_path: Path) -> None:
-    store = kind(tmp_path / "one")
+def test_a_copy_goes_on_alone(tmp_path: Path) -> None:
+    store = PackStore(tmp_path / "one")
     data = os.urandom(50_000)
     keep(store, "a", {"/x": data})
     other = store.continued_in(tmp_path / "two")
@@ -107,29 +96,23 @@ def test_a_copy_goes_on_alone(kind: Kind, tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_folder_tells_its_kind_and_its_use(
-    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever kind makes new stores: a folder is opened by the kind that made it."""
-    store = kind(tmp_path / "h")
+def test_a_folder_tells_what_it_holds_and_its_use(tmp_path: Path) -> None:
+    store = PackStore(tmp_path / "h")
     keep(store, "a", {"/x": b"one"})
-    for order in (KINDS, KINDS[::-1]):
-        monkeypatch.setattr(stores, "STORES", order)
-        assert stores.is_history(tmp_path / "h")
-        assert stores.is_history_in_use(tmp_path / "h")
-        with stores.reading_history(tmp_path / "h") as reader:
-            assert type(reader) is kind
-            assert files_at(reader, "a") == {"/x": b"one"}
-        assert not stores.is_history(tmp_path / "other")
-        with pytest.raises(HistoryError, match="There is no history in"), stores.reading_history(tmp_path):
-            pass
+    assert PackStore.holds(tmp_path / "h")
+    assert PackStore.is_in_use(tmp_path / "h")
+    with stores.reading_history(tmp_path / "h") as reader:
+        assert files_at(reader, "a") == {"/x": b"one"}
+    assert not PackStore.holds(tmp_path / "other")
+    with pytest.raises(HistoryError, match="There is no history in"), stores.reading_history(tmp_path):
+        pass
     store.close()
-    assert not stores.is_history_in_use(tmp_path / "h")
-    assert stores.is_history(tmp_path / "h")
+    assert not PackStore.is_in_use(tmp_path / "h")
+    assert PackStore.holds(tmp_path / "h")
 
 
-def test_a_commit_without_its_parent_stores_nothing(kind: Kind, tmp_path: Path) -> None:
-    store = kind(tmp_path / "h")
+def test_a_commit_without_its_parent_stores_nothing(tmp_path: Path) -> None:
+    store = PackStore(tmp_path / "h")
     writer = store.writer()
     digest = writer.add(b"some", b"thing")
     assert (digest, writer.size) == (hashlib.sha256(b"something").digest(), 9)
@@ -145,8 +128,8 @@ def test_a_commit_without_its_parent_stores_nothing(kind: Kind, tmp_path: Path) 
     store.close()
 
 
-def test_a_file_is_written_with_its_holes(kind: Kind, tmp_path: Path) -> None:
-    store = kind(tmp_path / "h")
+def test_a_file_is_written_with_its_holes(tmp_path: Path) -> None:
+    store = PackStore(tmp_path / "h")
     writer = store.writer()
     sparse = Entry(FILE, size=20, chunks=(Chunk(5, 3, writer.add(b"abc")),))
     short = Entry(FILE, size=9, chunks=(Chunk(0, 9, writer.add(b"abc")),))
@@ -167,8 +150,8 @@ def test_a_file_is_written_with_its_holes(kind: Kind, tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_is_learnt_of_the_image_stays(kind: Kind, tmp_path: Path) -> None:
-    store = kind(tmp_path / "h", limit=100)
+def test_what_is_learnt_of_the_image_stays(tmp_path: Path) -> None:
+    store = PackStore(tmp_path / "h", limit=100)
     writer = store.writer()
     writer.add(b"in the image")
     learnt = {"/d": (Entry("d"), True), "/d/f": (file_entry(b"in the image"), False), "/d/no": (None, False)}
@@ -187,7 +170,7 @@ def test_what_is_learnt_of_the_image_stays(kind: Kind, tmp_path: Path) -> None:
         assert entry is not None
         assert store.read(entry, 100) == b"in the image"
         store.close()
-        store = kind(tmp_path / "h", limit=100)
+        store = PackStore(tmp_path / "h", limit=100)
     store.close()
 
 
@@ -199,13 +182,12 @@ moves = st.lists(
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @given(moves, st.sampled_from([4_000, 20_000, 2**30]))
 @settings(max_examples=examples(30))
-def test_any_tree_of_checkpoints_is_what_it_was(kind: Kind, moves: list, limit: int) -> None:
+def test_any_tree_of_checkpoints_is_what_it_was(moves: list, limit: int) -> None:
     """Against dictionaries: branches from anywhere, with a limit that drops, and opened again at the end."""
     with tempfile.TemporaryDirectory() as folder:
-        store = kind(Path(folder), limit=limit)
+        store = PackStore(Path(folder), limit=limit)
         model: dict[str, dict[str, bytes]] = {}
         parents: dict[str, str | None] = {}
         for number, (where, changes) in enumerate(moves):
@@ -231,5 +213,5 @@ def test_any_tree_of_checkpoints_is_what_it_was(kind: Kind, moves: list, limit: 
                 pieces = {one[at : at + 1024] for one in data for at in range(0, len(one), 1024)}
                 assert store.size == sum(map(len, pieces)), "each piece of content is kept once"
             store.close()
-            store = kind(Path(folder), limit=limit)
+            store = PackStore(Path(folder), limit=limit)
         store.close()

@@ -1,5 +1,5 @@
-"""Promises of `PackStore` alone: damage is found, and content is shared on disk and between forks. The rest is in
-test_checkpoint_store.py.
+"""Files of `PackStore`: damage is found, and content is shared on disk and between forks. Other promises of the store
+are in test_checkpoint_store.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import pytest
 from history_help import ROOT, file_entry, files_at, keep
 
 from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.manifest import Entry
 from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 from llm_sandbox_nb.sandbox.history.packs import PackReader
@@ -49,7 +48,7 @@ def test_packs_have_the_content_that_is_used_and_no_more(tmp_path: Path) -> None
 def test_a_person_reads_how_many_were_dropped(dropped: int, said: str) -> None:
     history = SandboxHistory("all files")
     assert history.notice == ""
-    history.store = cast(CheckpointStore, SimpleNamespace(dropped=dropped))
+    history.store = cast(PackStore, SimpleNamespace(dropped=dropped))
     assert history.notice.startswith(said)
     assert bool(history.notice) == bool(dropped)
 

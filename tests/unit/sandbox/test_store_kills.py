@@ -16,7 +16,6 @@ from support import CAMPAIGN
 
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.pack_store import PackStore
-from llm_sandbox_nb.sandbox.history.stores import is_history
 
 KILLS = 100
 LIMIT = 60_000
@@ -79,7 +78,7 @@ def test_killed_before_any_change_of_a_file_a_history_is_whole(tmp_path: Path) -
         packs = [path.stat().st_size for path in (folder / "h" / "packs").iterdir()]
         assert sum(packs) == store.size, "what is half-made or half-removed is gone"
         store.close()
-        if is_history(folder / "h-2"):
+        if PackStore.holds(folder / "h-2"):
             copy = PackStore(folder / "h-2")
             check(copy, 1)
             copy.close()
@@ -102,7 +101,7 @@ def test_a_killed_process_leaves_a_whole_history(tmp_path: Path) -> None:
         assert sum((folder / "packs" / name).stat().st_size for name in packs) == store.size
         store.close()
         for other in tmp_path.glob("h-*"):
-            if is_history(other):
+            if PackStore.holds(other):
                 copy = PackStore(other)
                 check(copy, int(other.name[2:]) - 1)
                 copy.close()
