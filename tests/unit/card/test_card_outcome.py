@@ -187,12 +187,3 @@ def test_the_words_of_the_protection() -> None:
     assert protection_chip({"isolation": "docker", "network": "none"}) == "Docker, no network"
     assert protection_chip({"isolation": "process", "network": "open"}) == "No isolation, network: open"
     assert "user root" in protection_text({**PROTECTION, "user": "0"})
-
-
-def test_the_cost_is_told_with_its_budget() -> None:
-    paid = ev.ModelReplied(
-        step=1, message={"content": "x"}, usage=ev.Usage(prompt_tokens=900, completion_tokens=100, cost=0.04)
-    )
-    started = ev.RunStarted(run_id="r", task="t", model="openai/m", settings={"limits": {"cost": 0.5}})
-    assert "1 step · 1.0k tokens" in shown(card_of([started, paid]).live())
-    assert "openai/m · $0.04 of $0.50" in shown(card_of([started, paid]).live())
