@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from llm_sandbox_nb.benchmark.rows import DataError
+from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.training.data.convert import MAX_BYTES
 
 PLAIN = (".txt", ".md")
@@ -104,7 +105,7 @@ def _convert(path: Path) -> dict[str, str]:
 
 def _decoded(content: bytes) -> str:
     try:
-        text = content.decode("utf-8-sig")
+        text = text_of(content, "strict")
     except UnicodeDecodeError:
         text = content.decode("cp1252", "replace")
     return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -291,15 +291,19 @@ def test_documents_of_every_kind_are_read(tmp_path: Path) -> None:
     (tmp_path / "c.html").write_text(page)
     epub(tmp_path / "d.epub", f"<html><body><h2>Two</h2><p>{said}</p></body></html>")
     (tmp_path / "e.pdf").write_bytes(pdf(said))
+    (tmp_path / "f.txt").write_text(said, "utf-16")
     asked = {"question": "Who?", "answer": "Dorin Vale", "evidence": said}
     ask(
         tmp_path,
-        *({"document": f"{name}", **asked} for name in ("a.txt", "b.md", "c.html", "d.epub", "e.pdf")),
+        *(
+            {"document": f"{name}", **asked}
+            for name in ("a.txt", "b.md", "c.html", "d.epub", "e.pdf", "f.txt")
+        ),
     )
     rows, statistics = built(tmp_path, tmp_path / "out")
-    assert statistics.verbatim == 5
+    assert statistics.verbatim == 6
     texts = {next(iter(row.input_files)): next(iter(row.input_files.values())) for row in rows}
-    assert set(texts) == {"a.txt", "b.txt", "Keepers.txt", "The_Lighthouse.txt", "e.txt"}
+    assert set(texts) == {"a.txt", "b.txt", "Keepers.txt", "The_Lighthouse.txt", "e.txt", "f.txt"}
     assert "café" in texts["b.txt"]
     assert "\r" not in texts["b.txt"]
     assert "evil" not in texts["Keepers.txt"]
