@@ -225,6 +225,14 @@ class RayHosts:
         await asyncio.sleep(1)
 
 
+def make_actor(kind: type, at_once: int) -> Any:
+    """Start an actor anywhere in the connected cluster. The actor ends when its last handle is deleted."""
+    import ray
+
+    actor: Any = ray.remote(kind)
+    return actor.options(num_cpus=0, max_concurrency=at_once).remote()
+
+
 async def _ready(host: _Host) -> bool:
     """Return True as soon as an actor can be used, and False if the actor cannot start or its node has died.
 

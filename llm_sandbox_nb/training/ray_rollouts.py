@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from llm_sandbox_nb.benchmark.item_pipeline import FatalError
-from llm_sandbox_nb.benchmark.ray_hosts import CallLostError, NodeActor, RayHosts, packed, unpack
+from llm_sandbox_nb.benchmark.ray_hosts import CallLostError, NodeActor, RayHosts, make_actor, packed, unpack
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.runner import together
 from llm_sandbox_nb.model.contract import ModelError
@@ -164,11 +164,8 @@ class RayRollouts:
         self._hosts = RayHosts(address, RolloutHost, self._given, at_once, option="rollouts.ray")
 
     def _given(self) -> tuple[Any, ...]:
-        import ray
-
         if self._relay is None:
-            relay: Any = ray.remote(Relay)
-            self._relay = relay.options(num_cpus=0, max_concurrency=10_000).remote()
+            self._relay = make_actor(Relay, 10_000)
         return self._setting, self._at_once, self._relay
 
     async def __aenter__(self) -> Self:

@@ -120,7 +120,7 @@ class ChangedByOthers(NamedTuple):
 class Trajectory:
     """A run up to its newest event. `add` adds an event. Trajectories of loaded runs and of live runs look the same.
 
-    All data belongs to the branch of HEAD, except for `events`, `start`, `sandbox`, `total_usage`, `rewinds`,
+    All data belongs to the branch of HEAD, except for `events`, `start`, `sandbox`, `total_usage`, `forks`, `rewinds`,
     `branches` and `changed_by_others()`.
 
     >>> trajectory = Trajectory(read_journal(path))
@@ -134,6 +134,8 @@ class Trajectory:
         self.sandbox: ev.SandboxReady | None = None
         self.total_usage = ev.Usage(cost=0.0)
         """Tokens and cost of all branches together."""
+        self.forks: list[ev.Forked] = []
+        """The forks of this run."""
         self.rewinds: list[ev.Rewound] = []
         self._by_others: dict[str, tuple[ChangedByOthers, ...]] = {}
         self._tree = Tree()
@@ -200,6 +202,11 @@ class Trajectory:
     def paused(self) -> bool:
         """True if the run is paused and waits for a person."""
         return self.status.paused
+
+    @property
+    def held(self) -> ev.CallHeld | None:
+        """The event of the call that waits for a person. None if no call waits."""
+        return self.status.held
 
     @property
     def ready_at(self) -> int | None:
@@ -344,6 +351,8 @@ class Trajectory:
                 self.total_usage = self.total_usage + (event.usage or ev.Usage())
             case ev.ContextReduced(usage=ev.Usage() as used):
                 self.total_usage = self.total_usage + used
+            case ev.Forked():
+                self.forks.append(event)
             case ev.Rewound():
                 self.rewinds.append(event)
                 if event.what != "files" and event.to in self._tree:

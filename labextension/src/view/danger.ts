@@ -35,8 +35,11 @@ const RULES: readonly IRule[] = [
   { pattern: /\bdd\b[^\n;|&]{0,100}[ \t]of=\S{1,300}/g, text: 'It writes raw data over a file or a disk.' },
   { pattern: /\bmkfs(?:\.\w{1,12})?\b/g, text: 'It formats a disk.' },
   {
-    pattern:
-      /\b(?:curl|wget)\b[^\n;|&]{0,100}\|[ \t]{0,20}(?:sudo[ \t]{1,20})?(?:(?:ba|z|da)?sh|(?:python|perl|ruby|node)\w{0,5})\b/g,
+    pattern: /\b(?:curl|wget)\b[^\n;|&]{0,100}\|[ \t]{0,20}(?:sudo[ \t]{1,20})?(?:ba|z|da)?sh\b/g,
+    text: 'It downloads a program and runs it unread.'
+  },
+  {
+    pattern: /\b(?:curl|wget)\b[^\n;|&]{0,100}\|[ \t]{0,20}(?:sudo[ \t]{1,20})?(?:python|perl|ruby|node)\w{0,5}\b/g,
     text: 'It downloads a program and runs it unread.'
   },
   {
