@@ -84,7 +84,8 @@ def main() -> int:
     """Rewrite the table and the plot; say what is missing."""
     if not RESULTS.is_file():
         print(
-            "Nothing was measured yet: run `make test-all PYTEST=tests/performance` first.", file=sys.stderr
+            "Nothing was measured yet: run `LLM_SANDBOX_TESTS=whole make test-all PYTEST=tests/performance` first.",
+            file=sys.stderr,
         )
         return 1
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"

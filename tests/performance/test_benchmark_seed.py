@@ -45,7 +45,7 @@ class Load(NamedTuple):
 
 
 FULL = size(Load(16, 8), Load(128, 64))
-FEWER = size((Load(8, 4),), (Load(32, 4), Load(64, 16), Load(96, 32)))
+FEWER = size((Load(8, 4),), (Load(16, 4), Load(48, 16)))
 """With `FULL`, the points of the plot in docs/explanation/performance.md."""
 LATENCY = 1.0
 TURNS = [turn(bash(f"echo {number} | tee -a /testbed/answer.txt"), delay=LATENCY) for number in range(4)]
@@ -288,6 +288,5 @@ def test_tasks_a_minute_with_fewer_workers(
         without = our_side(folder / "bubblewrap", load, server.url, "bubblewrap")
         tell_tasks_a_minute(load, {"seed package": seed, "docker": ours, "bubblewrap": without}, measured)
         shutil.rmtree(folder)
-        # Few workers wait for the model most of the time, so that all sides are about equally fast.
-        assert ours.per_minute > 0.8 * seed.per_minute, (load, ours, seed)
-        assert without.per_minute > 0.8 * seed.per_minute, (load, without, seed)
+        assert ours.per_minute > 1.1 * seed.per_minute, (load, ours, seed)
+        assert without.per_minute > 1.1 * seed.per_minute, (load, without, seed)

@@ -106,6 +106,7 @@ def test_a_plot_rises_with_its_values() -> None:
         ("watch nowhere", "There is no training in nowhere"),
         ("walk", "invalid choice: 'walk'"),
         ("run", "--config"),
+        ('watch "nowhere', "quot"),
     ],
 )
 def test_a_line_that_cannot_be_understood_starts_nothing(
