@@ -80,9 +80,9 @@ class JudgeOptions:
 
 
 def score_of(opinions: Iterable[Opinion]) -> Score:
-    """Return the share of correct verdicts as a score, which is None if there are no verdicts.
+    """Return the share of correct verdicts as a score. Without verdicts, the score is None.
 
-    The detail begins with the verdict of the majority.
+    The score's detail begins with the verdict of the majority.
     """
     opinions = list(opinions)
     right, wrong = opinions.count("correct"), opinions.count("incorrect")

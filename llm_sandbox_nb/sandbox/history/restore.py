@@ -117,7 +117,8 @@ class _Restore:
                 f"{plural(plan.paths, 'path differs', 'paths differ')} again: something still changes them, or "
                 "the checkpoint is damaged."
             )
-        problems = tuple([*filter(None, [self._survivors]), *self._problems][:_MAX_PROBLEMS])
+        survivors = [self._survivors] if self._survivors else []
+        problems = tuple([*survivors, *self._problems][:_MAX_PROBLEMS])
         return Restored(self._id, safety, files, self._shell_restored, problems, time.monotonic() - began)
 
     async def _plan(self, found: Mapping[str, Entry]) -> Plan:
