@@ -28,7 +28,7 @@ from measure import measures, summary
 from measure.columns import COLUMNS, COMMAND_TIMEOUT, LIMITS, SAMPLING, VARIANTS, Column, modes_of, task_of
 from measure.local_server import Server, served
 from measure.peers_backend import PEERS, PeerBackend, interpreter_of
-from measure.rows import DEVELOPMENT, NUMBERS, SEED, RowsError, rows_of
+from measure.rows import DEVELOPMENT, NUMBERS, REPEATED, SEED, RowsError, rows_of
 
 ROOT = Path(__file__).parents[2]
 MACHINE = "machine.json"
@@ -49,7 +49,9 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
         "--tuning", action="store_true", help="the variants of text mode, on the rows for tuning"
     )
     parser.add_argument("--columns", help=f"of {', '.join(COLUMNS)}; with --tuning of {', '.join(VARIANTS)}")
-    parser.add_argument("--rows", help=f"of {', '.join(NUMBERS)}; with --tuning of {', '.join(DEVELOPMENT)}")
+    parser.add_argument(
+        "--rows", help=f"of {', '.join((*NUMBERS, *REPEATED))}; with --tuning of {', '.join(DEVELOPMENT)}"
+    )
     parser.add_argument("--limit", type=int, help="so many rows of each set, the first ones")
     parser.add_argument(
         "--ifbench", type=Path, help="IFBench_test.jsonl of allenai/IFBench; without it that set is left out"
@@ -69,7 +71,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder of the pages")
     given = parser.parse_args(words)
     given.out = given.out or ROOT / "out" / ("tuning" if given.tuning else "measure")
-    columns, rows = (VARIANTS, DEVELOPMENT) if given.tuning else (COLUMNS, NUMBERS)
+    columns, rows = (VARIANTS, DEVELOPMENT) if given.tuning else (COLUMNS, {**NUMBERS, **REPEATED})
     for name, known in (("columns", columns), ("rows", rows)):
         chosen = [one for one in (getattr(given, name) or ",".join(known)).split(",") if one]
         if unknown := [one for one in chosen if one not in known]:
@@ -89,9 +91,12 @@ def items_of(column: Column, given: argparse.Namespace, folder: Path) -> list[tu
     done -= {line["key"] for line in read_lines(folder / column.name / measures.FILE)}
     found = []
     for name in given.rows:
+        repeats = 1 if given.tuning else REPEATED.get(name, 1)
+        if repeats > 1 and column.name != "text":
+            continue
         rows = rows_of(name, given.ifbench)[: given.limit]
         places = {row.id: place for place, row in enumerate(rows)}
-        items = plan([(task_of(name, column, folder), rows)], modes_of(column, name))
+        items = plan([(task_of(name, column, folder), rows)], modes_of(column, name), repeats)
         found += [(places[item.row.id], item) for item in items if key_of(item) not in done]
     return found
 

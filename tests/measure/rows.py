@@ -17,12 +17,14 @@ from llm_sandbox_nb.benchmark.rows import Row, make_row
 from llm_sandbox_nb.examples.gallery import EXAMPLES
 from measure.computation import computation_rows
 from measure.documents import document_rows
-from measure.first_tasks import first_rows
+from measure.first_tasks import first_rows, readme_rows
 
 SEED = 20_260_126
 DATA = Path(__file__).with_name("data")
 NUMBERS = {"gsm8k": 100, "ifbench": 60, "examples": 10, "computation": 30, "files": 20}
 """The sets and how many rows each has."""
+REPEATED = {"readme": 20, "first": 5}
+"""The sets whose rows text mode does several times, each with a new sample, and how many times."""
 DEVELOPMENT = {"first": 12, "gsm8k-train": 60, "computation-train": 30, "files-train": 10}
 """The sets for tuning, and how many rows each has; none of their rows is measured."""
 SEEN = (7, 15, 16)
@@ -119,6 +121,8 @@ def rows_of(name: str, ifbench: Path | None = None) -> list[Row]:
             records = computation_rows(SEED, NUMBERS[name])
         case "files":
             records = document_rows(SEED, NUMBERS[name])
+        case "readme":
+            records = readme_rows()
         case "first":
             records = first_rows()
         case "gsm8k-train":

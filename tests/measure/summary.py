@@ -18,7 +18,7 @@ from llm_sandbox_nb.benchmark.results import read_lines
 from llm_sandbox_nb.benchmark.statistics import paired, wilson
 from measure import measures
 from measure.columns import COLUMNS, VARIANTS, Column
-from measure.rows import DEVELOPMENT, NUMBERS, SEED
+from measure.rows import DEVELOPMENT, NUMBERS, REPEATED, SEED
 
 PAGE = "explanation/measured.md"
 DATA, ROWS = "data/measured.json", "data/measured"
@@ -26,6 +26,8 @@ TUNED, TUNED_ROWS = "data/tuned.json", "data/tuned"
 MACHINE = "machine"
 PLOT = "images/measured.svg"
 NOTHING = "not measured yet"
+MAX_ENDING = 40
+"""Characters of a wrong answer in the table of repeated tasks."""
 CAPABILITIES = ("computation", "files", "external")
 Line = Mapping[str, Any]
 
@@ -49,6 +51,7 @@ def rewrite(docs: Path) -> None:
     for name, content in (
         ("measured", tables(found)),
         ("files", files_table(found)),
+        ("repeated", repeated_tables(found)),
         ("tuned", tuning_table(tuned)),
     ):
         text = between(text, name, content)
@@ -115,6 +118,7 @@ def summarise(
                 if all_lines
             },
             "places": places(lines),
+            "repeated": {name: cell for name in REPEATED if (cell := repeated(lines.get("text", ()), name))},
         }
     return {"seed": SEED, "models": models}
 
@@ -196,6 +200,29 @@ def places(lines: Mapping[str, Sequence[Line]]) -> dict[str, Any]:
             found[name] = {word: _place(one) for word, one in (("files", files), ("prompt", prompt))}
             found[name]["paired"] = against(files, prompt)
     return found
+
+
+def repeated(lines: Iterable[Line], name: str) -> dict[str, Any]:
+    """Every task of a repeated set: how often it was right, its tokens, and how its other runs ended."""
+    tasks: dict[str, list[Line]] = {}
+    for line in _of(lines, name):
+        tasks.setdefault(line["item"], []).append(line)
+    return {
+        item: {
+            "n": len(mine),
+            "right": sum(one["right"] for one in mine),
+            "answered": sum(one["answered"] for one in mine),
+            "tokens": [one["tokens_in"] + one["tokens_out"] for one in mine],
+            "wrong": dict(Counter(_ending(one) for one in mine if not one["right"]).most_common()),
+        }
+        for item, mine in tasks.items()
+    }
+
+
+def _ending(line: Line) -> str:
+    """How a run ended: its stop reason, and the end of its answer."""
+    answer = " ".join(line["answer"].split())[-MAX_ENDING:]
+    return f"{line['stop']}: {answer or 'no answer'}"
 
 
 def _place(lines: Sequence[Line]) -> dict[str, Any]:
@@ -308,6 +335,39 @@ def files_table(found: Mapping[str, Any]) -> str:
             tokens = ", ".join(_number(pair[word]["tokens_in"]) for word in ("files", "prompt"))
             lines.append(f"| {model}, {COLUMNS[name].title} | {' | '.join(shares)} | {said} | {tokens} |")
     return "\n".join(lines) if len(lines) > 2 else f"Documents in files against in the prompt: {NOTHING}."
+
+
+def repeated_tables(found: Mapping[str, Any]) -> str:
+    """A table for each repeated set: a line for each task, and one for all."""
+    parts = []
+    for model, one in found["models"].items():
+        for name, tasks in one.get("repeated", {}).items():
+            lines = [
+                f"#### {model}, {name}: {REPEATED[name]} times each\n",
+                "| task | right | answered | tokens in and out: mean, most | how the others ended, and how often |",
+                "|---|---|---|---|---|",
+            ]
+            whole = {word: sum(task[word] for task in tasks.values()) for word in ("n", "right", "answered")}
+            tokens = [some for task in tasks.values() for some in task["tokens"]]
+            if len(tasks) > 1:
+                tasks = {**tasks, "all": {**whole, "tokens": tokens, "wrong": {}}}
+            for item, task in tasks.items():
+                ends = "; ".join(
+                    f"{_cell_text(ending)}{f' ({often})' if often > 1 else ''}"
+                    for ending, often in task["wrong"].items()
+                )
+                spent = f"{_number(statistics.fmean(task['tokens']))}, {_number(max(task['tokens']))}"
+                lines.append(
+                    f"| {item} | {_share(task | {'interval': _interval(task['right'], task['n'])})} "
+                    f"| {task['answered']} of {task['n']} | {spent} | {ends} |"
+                )
+            parts.append("\n".join(lines))
+    return "\n\n".join(parts) or f"Repeated tasks: {NOTHING}."
+
+
+def _cell_text(text: str) -> str:
+    """Return text of a model as code in a cell of a table."""
+    return "`" + text.replace("`", "'").replace("|", "/") + "`"
 
 
 def _share(cell: Mapping[str, Any]) -> str:

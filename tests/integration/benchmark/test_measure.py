@@ -27,6 +27,7 @@ from measure.rows import (
     DEVELOPMENT,
     IFBENCH_SHA256,
     NUMBERS,
+    REPEATED,
     SEED,
     RowsError,
     drawn,
@@ -192,7 +193,7 @@ def test_the_summary_has_intervals_pairs_capabilities_and_doubts(tmp_path: Path)
         (docs / name).mkdir(parents=True)
     marks = "".join(
         f"<!-- table-{name}: begin -->\nold\n<!-- table-{name}: end -->\n"
-        for name in ("measured", "files", "tuned")
+        for name in ("measured", "files", "repeated", "tuned")
     )
     (docs / summary.PAGE).write_text(f"# Measured\n{marks}")
     page = summary.write(tmp_path / "out", docs).read_text()
@@ -238,7 +239,7 @@ def measured(out: Path, server: ScriptedServer, *words: str) -> int:
     (docs / summary.PAGE).write_text(
         "".join(
             f"<!-- table-{name}: begin --><!-- table-{name}: end -->"
-            for name in ("measured", "files", "tuned")
+            for name in ("measured", "files", "repeated", "tuned")
         )
     )
     return measure.main([*given, "--docs", str(docs), *words])
@@ -334,6 +335,17 @@ def test_tuning_uses_the_rows_for_tuning_and_a_table_of_its_own(tmp_path: Path) 
     assert "| scripted: text mode as it is | 1 | 0%" in page
     assert "| scripted: an error is answered like a result | not measured yet" in page
     assert "All rows: not measured yet" in page
+
+
+def test_repeated_tasks_are_done_several_times_by_text_mode_alone(tmp_path: Path) -> None:
+    with ScriptedServer(script_text(turn(bash("echo '2|3' > output/answer.txt")), SUBMIT)) as server:
+        assert measured(tmp_path / "out", server, "--columns", "vanilla,text", "--rows", "readme") == 0
+        assert len(server.requests) == 2 * REPEATED["readme"], "by text mode, with two replies each"
+    page = (tmp_path / "docs" / summary.PAGE).read_text()
+    assert "#### scripted, readme: 20 times each" in page
+    assert "| strawberry | 0 of 20 (0% to 16%) | 20 of 20 | " in page
+    assert "| `submitted: 2/3` (20) |" in page
+    assert "`readme`" not in page, "it is no set of the other tables"
 
 
 def test_wrong_words_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
