@@ -112,7 +112,7 @@ class Meter:
         self.counted = 0
         """Tokens of the conversation up to the newest reply, as the provider has counted them."""
         self.tools = 0
-        """Estimated tokens of the tools. After the first reply, the provider's count includes the tools."""
+        """Estimated tokens of the tools. They are added only before the first reply; then `counted` includes them."""
         self._newest_reply = 0
         self._thoughts_sent = 0
         """Number of tokens of the newest reply's thoughts that the next request sends back to the server."""

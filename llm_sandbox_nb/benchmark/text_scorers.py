@@ -103,7 +103,10 @@ _OPTION = re.compile(r"\(?(?:option\s+)?([a-j])(?:[).:]\s.*|\s-\s.*|\)?)", re.DO
 
 
 def _letters(item: str) -> list[str]:
-    """Return the option letters in an item, such as "c" for "c) water", or "a" and "c" for "ac"."""
+    """Return the option letters in an item, such as "c" for "c) water", or "a" and "c" for "ac".
+
+    An item without option letters is returned as it is.
+    """
     if match := _OPTION.fullmatch(item):
         return [match[1]]
     parts = re.split(r"\s*[/-]\s*|\s+", item)

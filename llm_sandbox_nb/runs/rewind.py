@@ -301,7 +301,10 @@ async def rewind(run: RunRecord, destination: Destination) -> RewindResult:
 
 
 def ready_text(step: int) -> str:
-    """Describe the state of a run after a rewind to `step`, and the calls that continue the run."""
+    """Describe the state of a run after a rewind to `step`.
+
+    The text names the calls that continue the run, and the call that undoes the rewind.
+    """
     ready = state_words(State.READY.label, str(step)) if step else "Ready to continue from the beginning"
     return f"{ready}: result.resume(), result.resume('Say something first.') or result.undo()"
 

@@ -253,7 +253,10 @@ def _described(path: str, entry: Entry) -> Json:
 
 
 def _workplace(manifest: Mapping[str, Entry]) -> str:
-    """Return the folder to show first: `/testbed`, or the kept folder with the shortest path if that is missing."""
+    """Return the folder to show first: `/testbed`.
+
+    If the manifest lacks it, return the folder with the shortest path among those whose content the manifest lists.
+    """
     if _WORKPLACE in manifest:
         return _WORKPLACE
     tops = [path for path, entry in manifest.items() if entry.open_folder and parent(path) not in manifest]

@@ -122,7 +122,7 @@ class RunState:
 
 
 _STOPPERS = {"on_pause": "the rule for its pauses"}
-"""Words for a stop that was not decided by a person, by the source of the stop."""
+"""Words for who stopped the run, for each source of a stop that is not a person."""
 _FAILED_REPLAY_ENDS = ("interrupted", "model_error", "sandbox_lost", "error")
 """Stop reasons of a failed replay. After any other stop reason, the replay has reached the end of the record."""
 _RUN_NAME = re.compile(r"[0-9A-Za-z-]{1,80}")

@@ -33,10 +33,10 @@ The second part is the phase, which determines the handling of a decision.
     over         `close`                      are refused
 
 Two cases need care. First, `_apply` runs later than `_decide`, and meanwhile the run may hold another call, which the
-decision must not release. So a decision names the held call that it is about (`Decision.hold`). Second, a `resume` that
-found no held call also releases a call that was held for a step or a pause before the `resume` was applied. Otherwise,
-the run would pause after the person let it continue. A call that is held by a breakpoint or for an approval stays held,
-because the person has not seen this call.
+decision must not release. So a decision names the held call that it is about (`Decision.hold`). Second, there may be
+no held call when a person decides to `resume`, and the run may hold one for a step or a pause before the `resume` is
+applied. Then the `resume` releases this call too. Otherwise, the run would pause after the person let it continue. A
+call that is held by a breakpoint or for an approval stays held, because the person has not seen this call.
 
 A new kind of decision needs a row in `EFFECTS`, a method of `RunControl`, and a class in `trajectory/decisions.py`
 with the method's name and arguments, which `frontends.decide` calls.

@@ -67,7 +67,8 @@ def find_bases(proc: Path = PROC) -> list[Base]:
 
 
 def _base_v2(own: Path, top: Path) -> Base | None:
-    """Return the nearest writable folder, from `own` upwards, that passes the controllers memory and pids on.
+    """Return the nearest writable folder, from `own` upwards, that passes on the controllers `memory` and
+    `pids` to its subfolders.
 
     Only leaves of the tree can have processes. So the result is usually the parent folder, which systemd has assigned
     to the user.

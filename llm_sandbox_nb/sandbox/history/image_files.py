@@ -63,7 +63,7 @@ class ImageFiles:
             await self._learn(own, content=True)
 
     async def entry(self, path: str) -> Entry:
-        """Read the entry of the image at a path, with its content.
+        """Return the entry at a path of the image. The entry of a file has its content.
 
         Raises:
             FileNotFoundError: if the image has nothing at this path.
