@@ -13,7 +13,7 @@ from llm_sandbox_nb.agent.inputs import previewed
 from llm_sandbox_nb.agent.limits import Meter, Thoughts
 from llm_sandbox_nb.agent.no_call import own_words, says_something
 from llm_sandbox_nb.agent.recorder import Recorder
-from llm_sandbox_nb.agent.text_mode import is_native, last_line, result_kind
+from llm_sandbox_nb.agent.text_mode import is_native, printed_value, result_kind
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.model.contract import AppendOnly, Model, Reply, ToolCall
 from llm_sandbox_nb.trajectory import events as ev
@@ -151,7 +151,7 @@ class Conversation:
         in_text = self._from_text and not is_native(self._reply, call.id)
         if in_text:
             write = partial(
-                self._form.text.result, self._reply, kind=result_kind(event), line=last_line(event)
+                self._form.text.result, self._reply, kind=result_kind(event), line=printed_value(event)
             )
             start, _, end = write(_RESULT_MARK).partition(_RESULT_MARK)
             event.observation = write(event.observation)

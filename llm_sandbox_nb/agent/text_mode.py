@@ -38,6 +38,8 @@ BLOCK_END = "\n```\n"
 """Stop sequence that ends a reply after its first block. The server omits this sequence from the text."""
 _LONGEST_ANSWER = 500
 """Maximum characters of a printed line that is offered as the answer. A longer answer belongs in a file."""
+_LABEL = re.compile(r"[^\W\d][^:=]* [a-z][^:=]*[:=]\s+(?=\S+\Z)")
+"""A label of several words in front of one value. A name is kept: in `New York: 14` it may be the answer."""
 _LONE_SUBMIT = frozenset({"submit", "`submit`", "submit.", "submit()"})
 
 
@@ -56,8 +58,10 @@ class TextForm:
     """Text that is used instead of `result` if the call failed or wrote to stderr."""
     silent: str = ""
     """Text that is used instead of `result` if the call wrote nothing."""
+    unchanged: str = ""
+    """Text that is used instead of `silent` if the call did not change a file either."""
     one_line: str = ""
-    """Text that is used instead of `result` if the call printed one line. `{line}` stands for this line."""
+    """Text that is used instead of `result` if the call printed one line. `{line}` stands for its value."""
     calls: Literal["block", "json"] = "json"
     python_blocks: bool = False
     first_block_ends: bool = False
@@ -128,10 +132,13 @@ def _description(tools: Iterable[Mapping[str, Any]]) -> str:
 # --- requests and results ---
 
 
-def last_line(event: CallFinished) -> str:
-    """Return the last line that a call printed. The model can send this line as its answer. Empty for a long line."""
+def printed_value(event: CallFinished) -> str:
+    """Return the last line that a call printed, without a label: `14` for `Number of towns: 14`.
+
+    The model can send this value as its answer. It is empty if the line is long.
+    """
     lines = event.stdout.strip().splitlines() if isinstance(event.stdout, str) else []
-    return lines[-1].strip() if lines and len(lines[-1]) <= _LONGEST_ANSWER else ""
+    return _LABEL.sub("", lines[-1].strip()) if lines and len(lines[-1]) <= _LONGEST_ANSWER else ""
 
 
 def result_kind(event: CallFinished) -> str:
@@ -139,9 +146,9 @@ def result_kind(event: CallFinished) -> str:
     if event.failed or event.stderr:
         return "failed"
     if event.exit_code == 0 and not event.stdout:
-        return "silent"
-    line = last_line(event)
-    return "one_line" if line and line == str(event.stdout).strip() else "result"
+        return "silent" if event.changes or event.changes_incomplete else "unchanged"
+    is_one_line = printed_value(event) and "\n" not in str(event.stdout).strip()
+    return "one_line" if is_one_line else "result"
 
 
 def is_native(message: Mapping[str, Any], call_id: str) -> bool:
@@ -214,12 +221,15 @@ class TextMode:
     def result(self, reply: Mapping[str, Any], observation: str, kind: str = "result", line: str = "") -> str:
         """Format the result of a call for the model. Use the form that the model used in `reply`.
 
-        `kind` is a key of the form: `result`, `one_line`, `failed` or `silent`. `line` is the last printed line.
+        `kind` is a key of the form: `result`, `one_line`, `failed`, `silent` or `unchanged`. `line` is the value that
+        the model can send as its answer.
         """
         if "<tool_call>" in str(reply.get("content")):
             return f"<tool_response>\n{observation}\n</tool_response>"
         words = {"{output}": observation, "{line}": line}
-        form = getattr(self.form, kind) or self.form.result
+        form = (
+            getattr(self.form, kind) or (self.form.silent if kind == "unchanged" else "") or self.form.result
+        )
         if "{line}" in form and not line:
             form = f"{form.partition('{output}')[0]}{{output}}\n\n{self.form.form}"
         return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], form)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -372,6 +373,37 @@ def test_an_error_is_answered_otherwise_than_a_result(tmp_path: Path) -> None:
     failed, silent = (request[-1]["content"] for request in model.requests[2:4])
     assert "There was an error" in failed, "a pipe hides the exit code, and stderr does not"
     assert "Nothing was printed" in silent
+
+
+@pytest.mark.parametrize(
+    ("printed", "value"),
+    [
+        ("Number of people living in Rome: 14", "14"),
+        ("The most common town = Rome", "Rome"),
+        ("Rome: 14", "Rome: 14"),
+        ("New York: 14", "New York: 14"),
+        ("Number of steps: 14 of 20", "Number of steps: 14 of 20"),
+        ("It starts at 12:30", "It starts at 12:30"),
+        ("VALID 4729", "VALID 4729"),
+    ],
+)
+def test_the_value_behind_a_label_is_offered_as_the_answer(tmp_path: Path, printed: str, value: str) -> None:
+    model = TalkingReplies(said(block(f"echo '{printed}'")), SUBMITS)
+    solved(tmp_path, model, tool_calls="text", remind=False)
+    assert f"\n{printed}\n" in model.newest
+    assert f"\nANSWER: {value}\n" in model.newest
+
+
+def test_a_call_that_printed_and_saved_nothing_is_not_offered_as_saved(tmp_path: Path) -> None:
+    blocks = said(block("def area(w, h):\n    return w * h", "python")), SAVES
+    model = TalkingReplies(*blocks, SUBMITS)
+    solved(tmp_path, model, tool_calls="text")
+    unchanged, saved = (request[-1]["content"] for request in model.requests[1:3])
+    assert "no file was saved" in unchanged
+    assert "ANSWER:" not in unchanged
+    assert saved.endswith("If the files are saved, reply ANSWER: saved.")
+    form = dataclasses.replace(load_text_form("code"), unchanged="")
+    assert TextMode(form, TOOL_SCHEMAS).result({}, "", "unchanged") == form.silent.replace("{output}", "")
 
 
 @pytest.mark.parametrize("text", ["submit", "`submit`", "Submit", block("submit"), block("submit\n")])
