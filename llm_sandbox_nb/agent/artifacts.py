@@ -183,17 +183,17 @@ class Collector:
 
     async def _take(self, entry: FileEntry, step: int | None) -> None:
         name = self._relative(entry.path)
-        if name is not None and self._allowed(entry, name):
-            await self._copy(entry, name, step)
+        if name is not None and not (self._allowed(entry, name) and await self._copy(entry, name, step)):
+            self._forget(entry.path, step)  # otherwise an outdated copy would be a result
         self._seen[entry.path] = (entry.size, entry.mtime)
 
-    async def _copy(self, entry: FileEntry, name: str, step: int | None) -> None:
+    async def _copy(self, entry: FileEntry, name: str, step: int | None) -> bool:
+        """Copy a file to `files/`. Return False if it could not be copied."""
         target = self.recorder.folder / FILES / name
-        room = self.limits.all_bytes - sum(self._sizes.values()) + self._sizes.get(entry.path, 0)
         try:
             await asyncio.to_thread(make_way, self.recorder.folder / FILES, target)
             left_out = await self.box.download(
-                entry.path, target.parent, limit=min(room, self.limits.file_bytes), kind="file"
+                entry.path, target.parent, limit=min(self._room(entry), self.limits.file_bytes), kind="file"
             )
         except SandboxLostError:
             raise
@@ -201,9 +201,15 @@ class Collector:
             left_out = [f"{name} was not taken: {_why(error)}."]
         for reason in left_out:
             self._skip(reason)
-        if not left_out and target.is_file() and not target.is_symlink():
-            self._sizes[entry.path] = target.stat().st_size
-            self.recorder.emit(await asyncio.to_thread(saved_file, name, target, step))
+        if left_out or not target.is_file() or target.is_symlink():
+            return False
+        self._sizes[entry.path] = target.stat().st_size
+        self.recorder.emit(await asyncio.to_thread(saved_file, name, target, step))
+        return True
+
+    def _room(self, entry: FileEntry) -> int:
+        """Return the number of bytes that a file may have. Do not count the old copy, because the file replaces it."""
+        return self.limits.all_bytes - sum(self._sizes.values()) + self._sizes.get(entry.path, 0)
 
     def _allowed(self, entry: FileEntry, name: str) -> bool:
         if entry.kind != "file":
@@ -214,7 +220,7 @@ class Collector:
             self._skip(f"{name} was not taken: it is larger than {format_size(self.limits.file_bytes)}.")
         elif entry.path not in self._sizes and len(self._sizes) >= self.limits.files:
             self._skip(f"No more than {self.limits.files} files are taken; the others were left out.")
-        elif sum(self._sizes.values()) + entry.size > self.limits.all_bytes:
+        elif entry.size > self._room(entry):
             self._skip(
                 f"{name} was not taken: all files together are over {format_size(self.limits.all_bytes)}."
             )
