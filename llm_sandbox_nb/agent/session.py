@@ -198,7 +198,7 @@ class Session:
         self, box: Sandbox, prompts: PromptConfig, collector: Collector, answers: AnswerFiles
     ) -> Checkpoints:
         """Prepare the sandbox of a new run, and start the first checkpoint."""
-        if not self.opening.owned:
+        if not self.opening.owned or self.spec.starting_files is not None:
             await collector.remember_present()
             await answers.remember_present()
         self._note_problems(await self.spec.inputs.upload(box, prompts.input_dir))

@@ -308,6 +308,16 @@ def test_a_sandbox_used_again_keeps_files_and_each_run_takes_only_its_own(tmp_pa
     assert len({one.folder for one in (first, second, third)}) == 3
 
 
+def test_files_that_a_run_begins_with_are_not_its_results(tmp_path: Path) -> None:
+    first = run(solved(tmp_path, turn(bash("cd output; echo Paris > answer.txt; echo 1 > one")), SUBMIT))
+    more = turn(bash("cd output; cat answer.txt > seen"))
+    second = run(solved(tmp_path, more, SUBMIT, files_of=(first, 1)))
+    assert (second.answer, artifacts(second)) == (None, {"seen": b"Paris\n"})
+    same = turn(bash("cd output; echo Paris > answer.txt"))
+    third = run(solved(tmp_path, same, SUBMIT, files_of=(first, 1)))
+    assert (third.answer, artifacts(third)) == ("Paris", {"answer.txt": b"Paris\n"})
+
+
 @pytest.mark.bubblewrap
 def test_the_sandbox_opens_while_the_model_thinks(tmp_path: Path, bubblewrap_engine: str) -> None:
     """A model that replies only when the sandbox is there: who opened it after the reply would wait for ever."""
