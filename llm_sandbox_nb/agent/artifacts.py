@@ -20,7 +20,12 @@ from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.own_folder import NotOwnFileError, check_folder, remove_file
 from llm_sandbox_nb.sandbox.contract import FileChange, FileEntry, Sandbox
-from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxLostError, TransferError
+from llm_sandbox_nb.sandbox.errors import (
+    HistoryError,
+    OutputLimitExceededError,
+    SandboxLostError,
+    TransferError,
+)
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.run_folder import FILES
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -301,17 +306,21 @@ class AnswerFiles:
 
     box: Sandbox
     prompts: PromptConfig
-    _before: dict[str, tuple[int, float]] = field(default_factory=dict)
+    _before: dict[str, State] = field(default_factory=dict)
 
     @property
     def paths(self) -> list[str]:
         """The paths, in the order in which they are searched."""
         return list(dict.fromkeys([*self.prompts.answer_files, self.box.directories.answer]))
 
-    async def remember_present(self) -> None:
-        """Remember the answer files of earlier runs in this sandbox. `read` ignores these files unless they change."""
+    async def remember_present(self, first: str | None = None) -> None:
+        """Remember the answer files of earlier runs in this sandbox. `read` ignores these files unless they change.
+
+        If the run continues, `first` is its first checkpoint. Files that have changed since then are the run's own.
+        """
         for path in self.paths:
-            if state := await self._state(path):
+            state = await self._state(path)
+            if state and (first is None or _same(state, await self._state(path, first))):
                 self._before[path] = state
 
     async def read(self) -> str | None:
@@ -327,9 +336,14 @@ class AnswerFiles:
             return text_of(data).strip()
         return None
 
-    async def _state(self, path: str) -> tuple[int, float] | None:
+    async def _state(self, path: str, checkpoint: str | None = None) -> State | None:
         try:
-            entries = await self.box.list_files(path)
-        except OSError:
+            entries = await self.box.list_files(path, at=checkpoint)
+        except (OSError, HistoryError):
             return None
         return next(((entry.size, entry.mtime) for entry in entries if entry.path == path), None)
+
+
+def _same(now: State, before: State | None) -> bool:
+    """Compare two states of a file. The times of a checkpoint are rounded in another way than those of now."""
+    return before is not None and now[0] == before[0] and abs(now[1] - before[1]) < 1e-6

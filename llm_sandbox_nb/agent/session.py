@@ -191,7 +191,7 @@ class Session:
         if self.past is None or self.past.fresh:
             checkpoints = await self._upload(box, prompts, collector, answers)
         else:
-            checkpoints = await self._restore(box, collector, self.past.step, has_files)
+            checkpoints = await self._restore(box, collector, answers, self.past.step, has_files)
         return Workspace(box, collector, checkpoints, self.spec, answers)
 
     async def _upload(
@@ -209,7 +209,9 @@ class Session:
         checkpoints.start(0)
         return checkpoints
 
-    async def _restore(self, box: Sandbox, collector: Collector, step: int, has_files: bool) -> Checkpoints:
+    async def _restore(
+        self, box: Sandbox, collector: Collector, answers: AnswerFiles, step: int, has_files: bool
+    ) -> Checkpoints:
         """Prepare the sandbox of a run that continues. `has_files` is True if the sandbox still has the run's files."""
         checkpoints = await self._begin_checkpoints(box)
         if not has_files and (files := self.recorder.trajectory.files):
@@ -217,6 +219,8 @@ class Session:
                 raise SandboxError(checkpoints.off)
             self._note_problems((await box.restore(files)).problems)
         await collector.remember_present(collected_names(self.recorder.trajectory))
+        if first := self.recorder.trajectory.checkpoints.get(0):
+            await answers.remember_present(first.checkpoint)
         await box.changes()
         if self.recorder.trajectory.files is None:
             checkpoints.start(step)
