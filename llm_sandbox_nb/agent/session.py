@@ -17,7 +17,12 @@ from llm_sandbox_nb.agent.checks import ResultCheck
 from llm_sandbox_nb.agent.connections import ConnectionRecord
 from llm_sandbox_nb.agent.control.run_control import Move, RunControl, T
 from llm_sandbox_nb.agent.control.settings_change import Changer
-from llm_sandbox_nb.agent.conversation_state import ConversationState, conversation_state, tokens_so_far
+from llm_sandbox_nb.agent.conversation_state import (
+    ConversationState,
+    conversation_state,
+    seconds_so_far,
+    tokens_so_far,
+)
 from llm_sandbox_nb.agent.errors import RunError, StopRun
 from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.loop import Loop
@@ -76,6 +81,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.meter = Meter(self.spec.limits)
+        self.meter.seconds_before = seconds_so_far(self.recorder.trajectory)
         context, model = self.record.context, self.spec.model
         context.loop, context.spec = asyncio.get_running_loop(), self.spec
         context.models[model.name] = model
