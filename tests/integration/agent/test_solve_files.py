@@ -172,7 +172,7 @@ def test_no_old_copy_stays_of_a_file_that_cannot_be_taken_any_more(
     result = run(
         solved(tmp_path, turn(bash("echo 1 > output/f")), turn(bash(f"cd output; {command}")), SUBMIT)
     )
-    assert artifacts(result) == result.trajectory.artifacts == {}
+    assert (artifacts(result), result.trajectory.artifacts) == ({}, {})
     assert not (result.folder / "files" / "f").exists()
 
 

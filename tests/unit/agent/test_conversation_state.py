@@ -55,7 +55,7 @@ PASSED = ev.Checked(number=1, what="true", verdict=ev.Verdict(outcome="passed", 
 def test_the_seconds_of_a_run_are_those_in_which_it_worked(
     events: list[tuple[float, ev.Event]], seconds: float
 ) -> None:
-    step = [(1, ev.ModelRequested(step=1)), (5, ev.ModelReplied(step=1, message={}))]
-    timed = [(0, BEGUN[0]), *step, *events]
+    step = (1, ev.ModelRequested(step=1)), (5, ev.ModelReplied(step=1, message={}))
+    timed: list[tuple[float, ev.Event]] = [(0, BEGUN[0]), *step, *events]
     trajectory = Trajectory(event.model_copy(update={"time": 1e9 + time}) for time, event in timed)
     assert seconds_so_far(trajectory) == seconds
