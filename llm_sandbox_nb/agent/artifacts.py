@@ -20,7 +20,12 @@ from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.own_folder import NotOwnFileError, check_folder, remove_file
 from llm_sandbox_nb.sandbox.contract import FileChange, FileEntry, Sandbox
-from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxLostError, TransferError
+from llm_sandbox_nb.sandbox.errors import (
+    HistoryError,
+    OutputLimitExceededError,
+    SandboxLostError,
+    TransferError,
+)
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.run_folder import FILES
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -183,17 +188,17 @@ class Collector:
 
     async def _take(self, entry: FileEntry, step: int | None) -> None:
         name = self._relative(entry.path)
-        if name is not None and self._allowed(entry, name):
-            await self._copy(entry, name, step)
+        if name is not None and not (self._allowed(entry, name) and await self._copy(entry, name, step)):
+            self._forget(entry.path, step)  # otherwise an outdated copy would be a result
         self._seen[entry.path] = (entry.size, entry.mtime)
 
-    async def _copy(self, entry: FileEntry, name: str, step: int | None) -> None:
+    async def _copy(self, entry: FileEntry, name: str, step: int | None) -> bool:
+        """Copy a file to `files/`. Return False if it could not be copied."""
         target = self.recorder.folder / FILES / name
-        room = self.limits.all_bytes - sum(self._sizes.values()) + self._sizes.get(entry.path, 0)
         try:
             await asyncio.to_thread(make_way, self.recorder.folder / FILES, target)
             left_out = await self.box.download(
-                entry.path, target.parent, limit=min(room, self.limits.file_bytes), kind="file"
+                entry.path, target.parent, limit=min(self._room(entry), self.limits.file_bytes), kind="file"
             )
         except SandboxLostError:
             raise
@@ -201,9 +206,15 @@ class Collector:
             left_out = [f"{name} was not taken: {_why(error)}."]
         for reason in left_out:
             self._skip(reason)
-        if not left_out and target.is_file() and not target.is_symlink():
-            self._sizes[entry.path] = target.stat().st_size
-            self.recorder.emit(await asyncio.to_thread(saved_file, name, target, step))
+        if left_out or not target.is_file() or target.is_symlink():
+            return False
+        self._sizes[entry.path] = target.stat().st_size
+        self.recorder.emit(await asyncio.to_thread(saved_file, name, target, step))
+        return True
+
+    def _room(self, entry: FileEntry) -> int:
+        """Return the number of bytes that a file may have. Do not count the old copy, because the file replaces it."""
+        return self.limits.all_bytes - sum(self._sizes.values()) + self._sizes.get(entry.path, 0)
 
     def _allowed(self, entry: FileEntry, name: str) -> bool:
         if entry.kind != "file":
@@ -214,7 +225,7 @@ class Collector:
             self._skip(f"{name} was not taken: it is larger than {format_size(self.limits.file_bytes)}.")
         elif entry.path not in self._sizes and len(self._sizes) >= self.limits.files:
             self._skip(f"No more than {self.limits.files} files are taken; the others were left out.")
-        elif sum(self._sizes.values()) + entry.size > self.limits.all_bytes:
+        elif entry.size > self._room(entry):
             self._skip(
                 f"{name} was not taken: all files together are over {format_size(self.limits.all_bytes)}."
             )
@@ -295,17 +306,21 @@ class AnswerFiles:
 
     box: Sandbox
     prompts: PromptConfig
-    _before: dict[str, tuple[int, float]] = field(default_factory=dict)
+    _before: dict[str, State] = field(default_factory=dict)
 
     @property
     def paths(self) -> list[str]:
         """The paths, in the order in which they are searched."""
         return list(dict.fromkeys([*self.prompts.answer_files, self.box.directories.answer]))
 
-    async def remember_present(self) -> None:
-        """Remember the answer files of earlier runs in this sandbox. `read` ignores these files unless they change."""
+    async def remember_present(self, first: str | None = None) -> None:
+        """Remember the answer files of earlier runs in this sandbox. `read` ignores these files unless they change.
+
+        If the run continues, `first` is its first checkpoint. Files that have changed since then are the run's own.
+        """
         for path in self.paths:
-            if state := await self._state(path):
+            state = await self._state(path)
+            if state and (first is None or _same(state, await self._state(path, first))):
                 self._before[path] = state
 
     async def read(self) -> str | None:
@@ -321,9 +336,14 @@ class AnswerFiles:
             return text_of(data).strip()
         return None
 
-    async def _state(self, path: str) -> tuple[int, float] | None:
+    async def _state(self, path: str, checkpoint: str | None = None) -> State | None:
         try:
-            entries = await self.box.list_files(path)
-        except OSError:
+            entries = await self.box.list_files(path, at=checkpoint)
+        except (OSError, HistoryError):
             return None
         return next(((entry.size, entry.mtime) for entry in entries if entry.path == path), None)
+
+
+def _same(now: State, before: State | None) -> bool:
+    """Compare two states of a file. The times of a checkpoint are rounded in another way than those of now."""
+    return before is not None and now[0] == before[0] and abs(now[1] - before[1]) < 1e-6

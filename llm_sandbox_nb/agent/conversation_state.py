@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,11 @@ from llm_sandbox_nb.agent.tools.toolbox import ends_run
 from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.messages import message_text
+from llm_sandbox_nb.trajectory.state import Status
 from llm_sandbox_nb.trajectory.trajectory import Call, Trajectory
+
+_FIRST_OF_PART = (ev.SettingsChanged, ev.RewindStarted, ev.Forked, ev.Continued)
+"""Events that may be the first ones after the process of a run was killed."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,23 @@ def tokens_so_far(trajectory: Trajectory) -> tuple[int, int]:
                 thoughts = Thoughts.of(message, event.reasoning, usage)
                 return usage.total_tokens - (0 if thoughts.sent_back else thoughts.tokens), added
     return 0, added
+
+
+def seconds_so_far(trajectory: Trajectory) -> float:
+    """Return the seconds that the branch of HEAD took, without pauses, checks, and the time between two parts.
+
+    For a part without a recorded end, which was killed or is the beginning of a fork, add up the times between events.
+    """
+    status, seconds, before = Status(), 0.0, 0.0
+    for event in trajectory.path:
+        stood_still = status.finish or status.paused or status.held or status.checking
+        if isinstance(event, ev.RunFinished):
+            seconds = event.wall_time
+        elif before and not stood_still and not isinstance(event, _FIRST_OF_PART):
+            seconds += max(0.0, event.time - before)
+        status.add(event)
+        before = event.time
+    return seconds if math.isfinite(seconds) else 0.0
 
 
 def worked(trajectory: Trajectory) -> bool:

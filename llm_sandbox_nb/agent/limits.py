@@ -64,7 +64,7 @@ class RunLimits:
     `steps` limits the number of steps. `tokens` limits the conversation, which is the prompt and the reply of one
     request together, as in the paper. `total_tokens` limits the sum over all requests and replies, which the card
     shows. `cost` limits the US dollars of the whole run, and has an effect only if the model's price is known. `time`
-    limits the seconds since the start of the run, without pauses.
+    limits the duration of the run in seconds, with the parts before a resume, without pauses.
     """
 
     steps: int = option("steps").default
@@ -98,6 +98,8 @@ class Meter:
         self._last_cost = 0.0
         self._clock = clock
         self._start = clock()
+        self.seconds_before = 0.0
+        """Seconds of the earlier parts of a run that was resumed or forked."""
         self._paused_seconds = 0.0
         self.limits_changed = False
         """True if the limits have changed since the model read them."""
@@ -200,8 +202,8 @@ class Meter:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start, without pauses."""
-        return self._clock() - self._start - self._paused_seconds
+        """Duration of the run in seconds, with the parts before a resume, without pauses."""
+        return self.seconds_before + self._clock() - self._start - self._paused_seconds
 
     def leave_out(self, seconds: float) -> None:
         """Exclude seconds, such as those of a pause, from `elapsed`."""

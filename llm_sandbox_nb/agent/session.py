@@ -17,7 +17,12 @@ from llm_sandbox_nb.agent.checks import ResultCheck
 from llm_sandbox_nb.agent.connections import ConnectionRecord
 from llm_sandbox_nb.agent.control.run_control import Move, RunControl, T
 from llm_sandbox_nb.agent.control.settings_change import Changer
-from llm_sandbox_nb.agent.conversation_state import ConversationState, conversation_state, tokens_so_far
+from llm_sandbox_nb.agent.conversation_state import (
+    ConversationState,
+    conversation_state,
+    seconds_so_far,
+    tokens_so_far,
+)
 from llm_sandbox_nb.agent.errors import RunError, StopRun
 from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.loop import Loop
@@ -76,6 +81,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.meter = Meter(self.spec.limits)
+        self.meter.seconds_before = seconds_so_far(self.recorder.trajectory)
         context, model = self.record.context, self.spec.model
         context.loop, context.spec = asyncio.get_running_loop(), self.spec
         context.models[model.name] = model
@@ -191,14 +197,14 @@ class Session:
         if self.past is None or self.past.fresh:
             checkpoints = await self._upload(box, prompts, collector, answers)
         else:
-            checkpoints = await self._restore(box, collector, self.past.step, has_files)
+            checkpoints = await self._restore(box, collector, answers, self.past.step, has_files)
         return Workspace(box, collector, checkpoints, self.spec, answers)
 
     async def _upload(
         self, box: Sandbox, prompts: PromptConfig, collector: Collector, answers: AnswerFiles
     ) -> Checkpoints:
         """Prepare the sandbox of a new run, and start the first checkpoint."""
-        if not self.opening.owned:
+        if not self.opening.owned or self.spec.starting_files is not None:
             await collector.remember_present()
             await answers.remember_present()
         self._note_problems(await self.spec.inputs.upload(box, prompts.input_dir))
@@ -209,7 +215,9 @@ class Session:
         checkpoints.start(0)
         return checkpoints
 
-    async def _restore(self, box: Sandbox, collector: Collector, step: int, has_files: bool) -> Checkpoints:
+    async def _restore(
+        self, box: Sandbox, collector: Collector, answers: AnswerFiles, step: int, has_files: bool
+    ) -> Checkpoints:
         """Prepare the sandbox of a run that continues. `has_files` is True if the sandbox still has the run's files."""
         checkpoints = await self._begin_checkpoints(box)
         if not has_files and (files := self.recorder.trajectory.files):
@@ -217,6 +225,8 @@ class Session:
                 raise SandboxError(checkpoints.off)
             self._note_problems((await box.restore(files)).problems)
         await collector.remember_present(collected_names(self.recorder.trajectory))
+        if first := self.recorder.trajectory.checkpoints.get(0):
+            await answers.remember_present(first.checkpoint)
         await box.changes()
         if self.recorder.trajectory.files is None:
             checkpoints.start(step)

@@ -31,6 +31,7 @@ _CHECK_NAMES = ("check", "check_files", "check_tries", "check_timeout")
 _PYTHON_TO_SHELL = (
     (re.compile(r"result\.resume\(limits=\{'steps': (\d+)\}\)"), r"--steps \1"),
     (re.compile(r"result\.resume\(limits=\{'cost': ([\d.]+)\}\)"), r"--budget \1"),
+    (re.compile(r"result\.resume\(limits=\{'time': (\d+)\}\)"), r"--time \1"),
     (re.compile(r"result\.resume\('([^']*)'\)"), r"llm-sandbox-nb resume RUN '\1'"),
     (re.compile(r"result\.resume\(check=\.\.\.\)"), r"--check COMMAND"),
     (re.compile(r"result\.resume\(model='([^']*)'\)"), r"--model \1"),

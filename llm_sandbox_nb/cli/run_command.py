@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import math
 import os
 import runpy
 import select
@@ -261,13 +262,20 @@ def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
     for name in _REPEATED_LISTS:
         for value in flags.get(name) or ():
             words += [f"--{name}", value]
-    start, changed = run.trajectory.start, run.trajectory.changed
-    limits = {"steps": "--steps", "tokens": "--tokens", "total_tokens": "--total_tokens", "cost": "--budget"}
+    start, changed, finish = run.trajectory.start, run.trajectory.changed, run.trajectory.finish
+    limits = {
+        "steps": "--steps",
+        "tokens": "--tokens",
+        "total_tokens": "--total_tokens",
+        "cost": "--budget",
+        "time": "--time",
+    }
     for reason, flag in limits.items():
         set_limits = [start.settings.get("limits") if start else {}, *(change.limits for change in changed)]
         values = [limit[reason] for limit in set_limits if isinstance(limit, dict) and reason in limit]
         if run.stop_reason == reason and values and isinstance(values[-1], int | float):
-            words += [flag, f"{values[-1] * 2:.10g}"]
+            taken = math.ceil(finish.wall_time) if finish and reason == "time" else 0
+            words += [flag, f"{max(values[-1], taken) * 2:.10g}"]
     loop = next((doubt for doubt in run.doubts if doubt.text.endswith(MORE_STEPS)), None)
     warning = f"More steps will not help: {loop.line.removesuffix(MORE_STEPS)}. " if loop else ""
     return f"{warning}`{shlex.join(words)}` continues this run."

@@ -16,7 +16,7 @@ from llm_sandbox_nb.agent.control.frontends import (
 )
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules, pause_rules
 from llm_sandbox_nb.agent.control.run_control import RunControl
-from llm_sandbox_nb.agent.conversation_state import conversation_state, worked
+from llm_sandbox_nb.agent.conversation_state import conversation_state, seconds_so_far, worked
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.mcp_client.configuration import ServerNames
@@ -25,7 +25,7 @@ from llm_sandbox_nb.agent.recorder import Listener, Recorder, public_settings
 from llm_sandbox_nb.agent.run_record import IN_USE, RunRecord, disown_files, in_use_by_another, owns_files
 from llm_sandbox_nb.agent.run_spec import RunSpec, SandboxOpening, require_decider, with_given
 from llm_sandbox_nb.agent.session import Session
-from llm_sandbox_nb.formatting import format_cost, plural
+from llm_sandbox_nb.formatting import format_cost, format_duration, plural
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings, Recalls
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy
@@ -330,6 +330,12 @@ def _check_limits(spec: RunSpec, trajectory: Trajectory) -> None:
         raise InputError(
             f"The run has cost {format_cost(spent)} and may cost {format_cost(spec.limits.cost)}: allow more, as in "
             f"result.resume(limits={{'cost': {spent * 2:.2f}}})."
+        )
+    taken = seconds_so_far(trajectory)
+    if spec.limits.time is not None and taken >= spec.limits.time:
+        raise InputError(
+            f"The run has taken {format_duration(taken)} and may take {format_duration(spec.limits.time)}: allow more, "
+            f"as in result.resume(limits={{'time': {max(60, taken * 2):.0f}}})."
         )
 
 

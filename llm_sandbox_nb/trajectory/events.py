@@ -830,7 +830,7 @@ class RunFinished(EventBase):
     """Tokens and cost of the run."""
     steps: int = 0
     wall_time: float = 0.0
-    """Duration of the run in seconds, without pauses."""
+    """Duration of the run in seconds, with the parts before a resume, without pauses."""
     without_answer: bool = False
     """True if the model submitted without a saved file and without an answer, in spite of a reminder."""
     check: Verdict | None = None

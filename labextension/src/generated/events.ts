@@ -650,7 +650,7 @@ export interface IRunFinished extends IEventBase {
   /** Tokens and cost of the run. */
   usage: IUsage;
   steps: number;
-  /** Duration of the run in seconds, without pauses. */
+  /** Duration of the run in seconds, with the parts before a resume, without pauses. */
   wall_time: number;
   /** True if the model submitted without a saved file and without an answer, in spite of a reminder. */
   without_answer: boolean;

@@ -155,6 +155,36 @@ def test_what_is_too_much_is_left_out_and_said(tmp_path: Path, monkeypatch: pyte
     assert "No more than 3 files" in said
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "head -c 1001 /dev/zero > f",
+        "ln -sf /etc/hostname f",
+        "rm f; mkfifo f",
+        "rm f; mkdir f",
+    ],
+)
+def test_no_old_copy_stays_of_a_file_that_cannot_be_taken_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr(CollectLimits, "__init__", lambda self: None)
+    monkeypatch.setattr(CollectLimits, "file_bytes", 1000)
+    result = run(
+        solved(tmp_path, turn(bash("echo 1 > output/f")), turn(bash(f"cd output; {command}")), SUBMIT)
+    )
+    assert artifacts(result) == result.trajectory.artifacts == {}
+    assert not (result.folder / "files" / "f").exists()
+
+
+def test_a_large_file_can_be_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CollectLimits, "__init__", lambda self: None)
+    monkeypatch.setattr(CollectLimits, "all_bytes", 1500)
+    turns = [turn(bash(f"head -c 1000 /dev/zero | tr '\\0' {letter} > output/f")) for letter in "ab"]
+    result = run(solved(tmp_path, *turns, SUBMIT))
+    assert artifacts(result) == {"f": b"b" * 1000}
+    assert result.trajectory.skipped == []
+
+
 def test_files_of_a_run_never_lead_outside(tmp_path: Path) -> None:
     result = run(solved(tmp_path, turn(bash("mkdir output/d; echo x > output/d/f")), SUBMIT))
     (result.folder / "files" / "link").symlink_to("/etc/passwd")
@@ -276,6 +306,16 @@ def test_a_sandbox_used_again_keeps_files_and_each_run_takes_only_its_own(tmp_pa
     assert "/output\n5\n1" in outputs(second)[0]
     assert [one.answer for one in (first, second, third)] == ["A", None, "A"]
     assert len({one.folder for one in (first, second, third)}) == 3
+
+
+def test_files_that_a_run_begins_with_are_not_its_results(tmp_path: Path) -> None:
+    first = run(solved(tmp_path, turn(bash("cd output; echo Paris > answer.txt; echo 1 > one")), SUBMIT))
+    more = turn(bash("cd output; cat answer.txt > seen"))
+    second = run(solved(tmp_path, more, SUBMIT, files_of=(first, 1)))
+    assert (second.answer, artifacts(second)) == (None, {"seen": b"Paris\n"})
+    same = turn(bash("cd output; echo Paris > answer.txt"))
+    third = run(solved(tmp_path, same, SUBMIT, files_of=(first, 1)))
+    assert (third.answer, artifacts(third)) == ("Paris", {"answer.txt": b"Paris\n"})
 
 
 @pytest.mark.bubblewrap

@@ -105,6 +105,16 @@ def test_what_cannot_resume_is_one_sentence(command_line: CommandLine, tmp_path:
     command_line("resume", first.folder, *PROCESS).is_one_sentence(2, "as in --steps 21.")
 
 
+def test_the_time_before_counts_for_the_limit_of_a_resumed_run(
+    command_line: CommandLine, tmp_path: Path
+) -> None:
+    (tmp_path / "script.yaml").write_text(turns(f"sleep {own_mark()}"))
+    first = command_line("run", "-q", "Work", "-m", "scripted/script.yaml", "--time", "1", *PROCESS)
+    *_, option, seconds = named(first)
+    assert (first.code, option, int(seconds) >= 4) == (5, "--time", True), first.out + first.err
+    command_line("resume", first.folder, *PROCESS).is_one_sentence(2, "as in --time 60.")
+
+
 def test_options_of_a_run_that_a_resume_changes_hold_and_are_recorded(
     command_line: CommandLine, tmp_path: Path
 ) -> None:

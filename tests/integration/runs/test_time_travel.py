@@ -16,9 +16,10 @@ from agent_scripts import SUBMIT, bash, check_messages, outputs, script, turn
 from support import eventually
 from support import run as in_loop
 from talking_model import TalkingModel
-from time_travel import awaited, begun, files_of, same_as_loaded, talked, writes
+from time_travel import awaited, begun, files_of, played_in, same_as_loaded, talked, writes
 
 from llm_sandbox_nb.agent.errors import ControlError, InputError
+from llm_sandbox_nb.analysis.usage import times_of
 from llm_sandbox_nb.runs.catalog import list_runs
 from llm_sandbox_nb.runs.event_loops import EventLoops
 from llm_sandbox_nb.runs.recorded_spec import recorded_spec
@@ -473,3 +474,22 @@ async def test_a_reached_limit_is_raised_and_the_run_goes_on(box: Sandbox, tmp_p
     assert len(changed) == 1
     assert any(str(message["content"]).startswith("Continue with the task.") for message in run.messages)
     check_messages(run.messages)
+
+
+@awaited
+async def test_a_run_that_goes_on_counts_the_time_that_it_had(box: Sandbox, tmp_path: Path) -> None:
+    turns = [turn(bash("sleep 0.5")), turn(bash("true")), SUBMIT]
+    run = await played_in(box, tmp_path, turns, limits={"steps": 1, "time": 100})
+    assert run.trajectory.finish is not None
+    before = run.trajectory.finish.wall_time
+    assert before > 0.5
+    fork = await run.fork(1)
+    for other in (run, fork):
+        await other.resume(limits={"steps": 9})
+        assert other.trajectory.finish is not None
+        assert other.trajectory.finish.wall_time > 0.5
+        assert 0 < (times_of(other.trajectory).tool_share or 0) < 1
+    assert run.trajectory.finish.wall_time > before
+    with pytest.raises(InputError, match=r"The run has taken .* and may take .*limits=\{'time': 60\}"):
+        await run.resume("More.", limits={"time": 0.5})
+    await fork.close()

@@ -173,3 +173,20 @@ async def test_a_call_that_is_not_awaited_says_so_and_changes_nothing(box: Sandb
     assert len(run.trajectory.rewinds) == 1
     await run.undo()
     assert run.stop_reason == "submitted"
+
+
+@pytest.mark.alike
+@awaited
+async def test_a_resumed_run_has_its_own_answer_and_not_that_of_another_run(
+    box: Sandbox, tmp_path: Path, isolation: str
+) -> None:
+    await played_in(box, tmp_path, [turn(bash("echo Paris > output/answer.txt")), SUBMIT])
+    for command, answer in (("echo 1 > output/one", None), ("echo Paris > output/answer.txt", "Paris")):
+        run = await played_in(box, tmp_path, [turn(bash(command)), SUBMIT], limits={"steps": 1})
+        fork = await run.fork(1)
+        await run.resume(limits={"steps": 3})
+        await fork.close()
+        loaded = Run.load(fork.folder)
+        await loaded.resume(model=run.model, limits={"steps": 3}, isolation=isolation)
+        await loaded.close()
+        assert [run.answer, loaded.answer] == [answer, answer]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from card_runs import run_events, step_events
 
-from llm_sandbox_nb.agent.conversation_state import conversation_state
+from llm_sandbox_nb.agent.conversation_state import conversation_state, seconds_so_far
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -32,3 +32,30 @@ def test_a_run_goes_on_from_its_newest_reply(
     state = conversation_state(Trajectory([*BEGUN, *events]), ("later",))
     assert (state.step, [call.id for call in state.open], state.fresh) == (step, open_calls, fresh)
     assert state.said == ("later",)
+
+
+ENDED = ev.RunFinished(stop_reason="steps", wall_time=7)
+PASSED = ev.Checked(number=1, what="true", verdict=ev.Verdict(outcome="passed", summary="passed"))
+
+
+@pytest.mark.parametrize(
+    ("events", "seconds"),
+    [
+        ([], 5),
+        ([(9, ENDED)], 7),
+        ([(9, ENDED), (1000, ev.Rewarded(training_step=1, group="g"))], 7),
+        ([(9, ENDED), (1000, ev.Continued()), (1002, ev.ModelRequested(step=2))], 9),
+        ([(1000, ev.SettingsChanged()), (1000, ev.Continued()), (1002, ev.ModelRequested(step=2))], 7),
+        ([(6, ev.Controlled(action="paused")), (1000, ev.Controlled(action="resume"))], 6),
+        ([(6, ev.CheckStarted(number=1, what="true")), (1000, PASSED)], 6),
+        ([(6, ev.RunFinished(stop_reason="steps", wall_time=float("inf")))], 0),
+    ],
+    ids=["under way", "ended", "rewarded", "resumed", "killed and resumed", "paused", "checked", "damaged"],
+)
+def test_the_seconds_of_a_run_are_those_in_which_it_worked(
+    events: list[tuple[float, ev.Event]], seconds: float
+) -> None:
+    step = [(1, ev.ModelRequested(step=1)), (5, ev.ModelReplied(step=1, message={}))]
+    timed = [(0, BEGUN[0]), *step, *events]
+    trajectory = Trajectory(event.model_copy(update={"time": 1e9 + time}) for time, event in timed)
+    assert seconds_so_far(trajectory) == seconds
