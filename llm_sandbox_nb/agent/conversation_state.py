@@ -87,6 +87,28 @@ def seconds_so_far(trajectory: Trajectory) -> float:
     return seconds if math.isfinite(seconds) else 0.0
 
 
+def files_before_answer(trajectory: Trajectory) -> str | None:
+    """Return the checkpoint with the files to which the run adds its answer. None if these files are not stored.
+
+    They are the files before the first step, or those at the newest resume of a run that had ended with an answer.
+    """
+    found: str | None = None
+    files: str | None = None
+    answered = False
+    for event in trajectory.path:
+        match event:
+            case ev.Checkpointed():
+                files = event.checkpoint
+                found = found if event.step else files
+            case ev.Rewound(what="files"):
+                files = event.target
+            case ev.RunFinished():
+                answered = event.stop_reason in ("submitted", "answered")
+            case ev.Continued() if answered:
+                found, answered = files, False
+    return found
+
+
 def worked(trajectory: Trajectory) -> bool:
     """Return True if a call on the branch of HEAD was executed in the sandbox."""
     return any(
