@@ -36,6 +36,8 @@ class ConversationState:
     """True if no call was executed, so that the input files may be missing in the sandbox."""
     step: int = 0
     """Number of the newest step that has a reply. 0 if there is no such step."""
+    answer: str = ""
+    """The answer with which the run had ended. Empty if the run had not ended with an answer."""
 
 
 def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> ConversationState:
@@ -50,6 +52,7 @@ def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> Co
         said=said,
         fresh=trajectory.files is None and not worked(trajectory),
         step=replied[-1] if replied else 0,
+        answer=(trajectory.answer or "") if trajectory.stop_reason in ("submitted", "answered") else "",
     )
 
 

@@ -306,7 +306,8 @@ class Session:
                 ending.reason in ("submitted", "answered") or loop.conversation.only_talked
             )
             without = ending.reason == "submitted" and loop.submission.without_answer and not answer
-            said = loop.conversation.last_text if spoken and not without else None
+            words = loop.conversation.last_text or loop.conversation.earlier_answer
+            said = words if spoken and not without else None
             verdict = loop.submission.verdict if ending.reason in CHECKED_ENDS else None
             self._record_end(ending, answer or said or None, without, verdict)
         try:
