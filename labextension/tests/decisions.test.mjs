@@ -328,6 +328,24 @@ test('a command of a megabyte, made to keep the rules busy, is looked at in a mo
   assert.equal(place.querySelector('.lsn-held-call').textContent, `rm ${SHOWN} > ${SHOWN}; ${SHOWN}`);
 });
 
+test('a step keeps its files when only the conversation goes back to it', async () => {
+  const { filesAt } = await load('view/history');
+  const head = new Trajectory();
+  const kept = (step, checkpoint, more = {}) => event('checkpoint', { step, checkpoint, after_step: null, ...more });
+  const events = [
+    started(),
+    ...step(1),
+    kept(1, 'c3', { after_step: 'c1' }),
+    ...step(2),
+    kept(3, 'c4', { after_step: '' })
+  ];
+  chained(events).forEach(one => head.add(one));
+  assert.deepEqual(
+    [1, 2, 3].map(number => filesAt(head, number)),
+    ['c1', 'c3', null]
+  );
+});
+
 test('the timeline, its files and what can be done at a step', async () => {
   show(rewoundRun());
   const row = within(timeline().getByRole('group', { name: 'Steps of this attempt' })).getAllByRole('option');

@@ -313,14 +313,14 @@ class AnswerFiles:
         """The paths, in the order in which they are searched."""
         return list(dict.fromkeys([*self.prompts.answer_files, self.box.directories.answer]))
 
-    async def remember_present(self, first: str | None = None) -> None:
+    async def remember_present(self, checkpoint: str | None = None) -> None:
         """Remember the answer files of earlier runs in this sandbox. `read` ignores these files unless they change.
 
-        If the run continues, `first` is its first checkpoint. Files that have changed since then are the run's own.
+        If the run continues, remember only the answer files that have not changed since `checkpoint`.
         """
         for path in self.paths:
             state = await self._state(path)
-            if state and (first is None or _same(state, await self._state(path, first))):
+            if state and (checkpoint is None or _same(state, await self._state(path, checkpoint))):
                 self._before[path] = state
 
     async def read(self) -> str | None:

@@ -45,6 +45,8 @@ class Conversation:
         """The calls of the newest reply that have no result yet."""
         self.last_text = ""
         """Text of the newest reply that has text."""
+        self.earlier_answer = ""
+        """The answer to the person's earlier request, which is still the answer if the model gives no other one."""
         self.only_talked = False
         """True if the newest reply had no call."""
         self.footer = ""
@@ -73,6 +75,7 @@ class Conversation:
         """Continue a recorded conversation."""
         self.messages, self.open_calls = list(state.messages), list(state.open)
         self._resumed = not state.open
+        self.earlier_answer = state.answer
         path = reversed(self._recorder.trajectory.path)
         if reply := next((event for event in path if isinstance(event, ev.ModelReplied)), None):
             self._reply, self._from_text = reply.message, reply.calls_from == "text"

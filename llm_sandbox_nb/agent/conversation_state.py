@@ -36,6 +36,8 @@ class ConversationState:
     """True if no call was executed, so that the input files may be missing in the sandbox."""
     step: int = 0
     """Number of the newest step that has a reply. 0 if there is no such step."""
+    answer: str = ""
+    """The answer with which the run had ended. Empty if the run had not ended with an answer."""
 
 
 def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> ConversationState:
@@ -50,6 +52,7 @@ def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> Co
         said=said,
         fresh=trajectory.files is None and not worked(trajectory),
         step=replied[-1] if replied else 0,
+        answer=(trajectory.answer or "") if trajectory.stop_reason in ("submitted", "answered") else "",
     )
 
 
@@ -85,6 +88,28 @@ def seconds_so_far(trajectory: Trajectory) -> float:
         status.add(event)
         before = event.time
     return seconds if math.isfinite(seconds) else 0.0
+
+
+def files_before_answer(trajectory: Trajectory) -> str | None:
+    """Return the checkpoint with the files to which the run adds its answer. None if these files are not stored.
+
+    They are the files before the first step, or those at the newest resume of a run that had ended with an answer.
+    """
+    found: str | None = None
+    files: str | None = None
+    answered = False
+    for event in trajectory.path:
+        match event:
+            case ev.Checkpointed():
+                files = event.checkpoint
+                found = found if event.step else files
+            case ev.Rewound(what="files"):
+                files = event.target
+            case ev.RunFinished():
+                answered = event.stop_reason in ("submitted", "answered")
+            case ev.Continued() if answered:
+                found, answered = files, False
+    return found
 
 
 def worked(trajectory: Trajectory) -> bool:

@@ -20,6 +20,7 @@ from llm_sandbox_nb.agent.control.settings_change import Changer
 from llm_sandbox_nb.agent.conversation_state import (
     ConversationState,
     conversation_state,
+    files_before_answer,
     seconds_so_far,
     tokens_so_far,
 )
@@ -225,8 +226,8 @@ class Session:
                 raise SandboxError(checkpoints.off)
             self._note_problems((await box.restore(files)).problems)
         await collector.remember_present(collected_names(self.recorder.trajectory))
-        if first := self.recorder.trajectory.checkpoints.get(0):
-            await answers.remember_present(first.checkpoint)
+        if before := files_before_answer(self.recorder.trajectory):
+            await answers.remember_present(before)
         await box.changes()
         if self.recorder.trajectory.files is None:
             checkpoints.start(step)
@@ -305,7 +306,8 @@ class Session:
                 ending.reason in ("submitted", "answered") or loop.conversation.only_talked
             )
             without = ending.reason == "submitted" and loop.submission.without_answer and not answer
-            said = loop.conversation.last_text if spoken and not without else None
+            words = loop.conversation.last_text or loop.conversation.earlier_answer
+            said = words if spoken and not without else None
             verdict = loop.submission.verdict if ending.reason in CHECKED_ENDS else None
             self._record_end(ending, answer or said or None, without, verdict)
         try:

@@ -69,7 +69,8 @@ class Submission:
         await workspace.collector.collect_all()
         await workspace.checkpoints.settle()
         started = time.monotonic()
-        answer = await workspace.answers.read() or self.conversation.last_text or None
+        talk = self.conversation
+        answer = await workspace.answers.read() or talk.last_text or talk.earlier_answer or None
         checked = await self.check.run(workspace.box, answer)
         # the time limit of the run excludes the duration of a check
         self.meter.leave_out(time.monotonic() - started)

@@ -22,6 +22,7 @@ from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.history.sandbox_history import finish_anyway
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import JournalError, JournalNotWrittenError
 from llm_sandbox_nb.trajectory.run_folder import BLOBS, CHECK_FILES, FILES, HISTORY, JOURNAL
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -51,7 +52,9 @@ async def fork(
         box = await _open(run, folder, destination, {"isolation": isolation, "network": network})
         other = await finish_anyway(asyncio.to_thread(_copied, run, destination, folder))
         _set_context(run, other, box)
-        _record_in_parent(run, destination, other)
+        # if another process writes the journal of `run`, or the disk is full, the fork alone names the other run
+        with contextlib.suppress(JournalError, JournalNotWrittenError):
+            _record_in_parent(run, destination, other)
     except BaseException:
         if box is not None:
             await asyncio.shield(box.close())

@@ -211,7 +211,7 @@ def find_destination(
     except ValueError as error:
         raise InputError(str(error)) from None
     files_step = step - 1 if before else step
-    target = files_after(trajectory, files_step)
+    target = files_after(trajectory, files_step, before_next=before is not None)
     kept = CheckpointFiles(run)
     if what != "conversation" and not kept.has(target):
         others = (
@@ -355,7 +355,7 @@ async def go_back(
         files = files if safety is None else restored_paths  # a preview shows the same count
         claim_files(box, recorder.folder)
     recorder.emit(ev.Rewound(**facts, undo_of=destination.undo_of, restored=restored_paths))
-    record_files(recorder, destination.files_step)
+    record_files(recorder, destination)
     proposed_only = destination.files_step < destination.step
     ready = recorder.trajectory.ready_at is not None
     return RewindResult(
@@ -377,15 +377,17 @@ def _differing(folder: Path, a: str | None, b: str) -> int:
         return len(differing_paths(store.manifest(a), store.manifest(b)))
 
 
-def record_files(recorder: Recorder, step: int) -> None:
-    """Record the files that belong to HEAD, if the events of the branch name other files."""
+def record_files(recorder: Recorder, destination: Destination) -> None:
+    """Record the files that belong to HEAD after a rewind, if the events of the branch name other files."""
     trajectory = recorder.trajectory
     if trajectory.files is not None and (
         trajectory.head is None
         or trajectory.at(trajectory.head).uncovered is not None
         or trajectory.at(trajectory.head).files != trajectory.files
     ):
-        recorder.emit(ev.Checkpointed(step=step or None, checkpoint=trajectory.files))
+        left = (destination.target or "") if destination.what == "conversation" else None
+        step = destination.files_step or None
+        recorder.emit(ev.Checkpointed(step=step, checkpoint=trajectory.files, after_step=left))
 
 
 def _listed(changes: Sequence[FileChange]) -> list[str]:

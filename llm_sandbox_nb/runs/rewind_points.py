@@ -55,10 +55,15 @@ def before_calls(trajectory: Trajectory, step: int) -> str:
     return found
 
 
-def files_after(trajectory: Trajectory, step: int) -> str | None:
-    """Return the checkpoint with the files at the end of a step. None if the files are not stored."""
+def files_after(trajectory: Trajectory, step: int, *, before_next: bool = False) -> str | None:
+    """Return the checkpoint with the files at the end of a step. None if the files are not stored.
+
+    With `before_next`, return the files just before the next step. Rewinds of only the files or only the conversation
+    can make these files different.
+    """
     found: str | None = None
-    changed = False
+    changed, at = False, trajectory.step_at
+    end = step + before_next  # rewinds of only the files or only the conversation count before this step
     for event in trajectory.path:
         match event:
             case ev.CallStarted(tool="submit"):
@@ -69,9 +74,12 @@ def files_after(trajectory: Trajectory, step: int) -> str | None:
                 changed = True
             case ev.Checkpointed(by_others=True) if (event.step or 0) == step:
                 continue  # a later checkpoint with changes by others
+            case ev.Checkpointed(after_step=str(own)) if (event.step or 0) == step and at(event.id) >= end:
+                if changed or found is None:  # the checkpoint of the step is on an abandoned branch
+                    found, changed = own or None, False
             case ev.Checkpointed() if (event.step or 0) <= step:
                 found, changed = event.checkpoint, False
-            case ev.Rewound(what="files") if trajectory.step_at(event.id) <= step:
+            case ev.Rewound(what="files") if at(event.id) < end:
                 found, changed = event.target, False
     return None if changed else found
 

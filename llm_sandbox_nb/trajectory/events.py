@@ -702,6 +702,9 @@ class Checkpointed(EventBase):
     """True if no step made the changes since the preceding checkpoint, but a person, a program or another run did."""
     other_runs: list[str] = Field(default_factory=list)
     """Tasks of the other runs that have used the sandbox since the preceding checkpoint, if `by_others` is True."""
+    after_step: str | None = None
+    """Id of the checkpoint with the files that `step` left, if a rewind of only the conversation kept later files.
+    Empty if the files that `step` left are not stored."""
 
 
 class RewindStarted(EventBase):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formatting import clip
@@ -74,8 +75,8 @@ class Journal:
                 shared, self._file = self._file, open_file(folder, JOURNAL, os.O_WRONLY | os.O_APPEND)
                 os.close(shared)
                 self._lock()
-            _drop_torn_line(folder)
-        except OSError:
+            _check_last_line(folder)
+        except (OSError, JournalError):
             self.close()
             raise
 
@@ -167,21 +168,39 @@ def _lock(file: int) -> bool:
         return True
 
 
-def _drop_torn_line(folder: Path) -> None:
-    """Remove an incomplete last line, which a crash has left, so that the next event begins a new line."""
+def _check_last_line(folder: Path) -> None:
+    """Remove an incomplete last line, which a crash has left, so that the next event begins a new line.
+
+    Raises:
+        JournalError: if the last complete line is not an event. A reader ignores such a line only until a line follows.
+    """
     if not (folder / JOURNAL).stat().st_size:
         return
     with os.fdopen(open_file(folder, JOURNAL, os.O_RDWR), "r+b") as file:
-        end = file.seek(0, os.SEEK_END)
-        while end:
-            start = max(0, end - 65536)
-            file.seek(start)
-            found = file.read(end - start).rfind(b"\n")
-            if found >= 0:
-                file.truncate(start + found + 1)
-                return
-            end = start
-        file.truncate(0)
+        end = _line_start(file, file.seek(0, os.SEEK_END))
+        file.truncate(end)
+        file.seek(_line_start(file, end - 1))
+        line = file.read()
+    try:
+        if line:
+            ev.parse_event(line)
+    except ValueError as error:
+        raise JournalError(
+            f"The last line of {folder / JOURNAL} is not an event ({first_problem(error)}): update llm_sandbox_nb, "
+            "because a later version may have written it, or remove the line."
+        ) from error
+
+
+def _line_start(file: BinaryIO, end: int) -> int:
+    """Return the position at which the line with the byte before `end` begins."""
+    while end > 0:
+        start = max(0, end - 65536)
+        file.seek(start)
+        found = file.read(end - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
 
 
 def first_problem(error: ValueError) -> str:

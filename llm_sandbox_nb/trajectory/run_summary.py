@@ -21,7 +21,10 @@ from llm_sandbox_nb.trajectory.state import RunState, State, Status
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 _FIRST_LINE_BYTES = 1024 * 1024
-_TAIL_BYTES = 256 * 1024
+_TAIL_BYTES = (256 * 1024, 8 * 1024 * 1024)
+"""Bytes that are read at the end of a journal, at first and if these do not show the last step.
+
+The second number has room for the longest answer of a run."""
 _READ_WHOLE_BYTES = 2 * 1024 * 1024
 """Maximum size in bytes of a journal that is read completely."""
 _TEXT_CHARACTERS = 300
@@ -84,13 +87,16 @@ def summarize(folder: Path) -> RunSummary | None:
         with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
             first = _event(file.readline(_FIRST_LINE_BYTES))
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
-            lines = file.read(_TAIL_BYTES).splitlines()
+            for tail in _TAIL_BYTES:
+                file.seek(max(0, size - tail))
+                lines = file.read(tail).splitlines()
+                state, steps = _end(_event(line) for line in reversed(lines))
+                if steps >= 0 or size <= tail:
+                    break
     except OSError:
         return None
     if first.get("kind") != "run.started" or not isinstance(first.get("time"), int | float):
         return None
-    state, steps = _end(_event(line) for line in reversed(lines))
     status = _status(first, lines, state, steps)
     fork = first.get("forked_from")
     return RunSummary(

@@ -532,6 +532,8 @@ export interface ICheckpointed extends IEventBase {
   by_others: boolean;
   /** Tasks of the other runs that have used the sandbox since the preceding checkpoint, if `by_others` is True. */
   other_runs: string[];
+  /** Id of the checkpoint with the files that `step` left, if a rewind of only the conversation kept later files. Empty if the files that `step` left are not stored. */
+  after_step: string | null;
 }
 
 /** A rewind begins. If no `rewound` event follows, the rewind did not happen. */

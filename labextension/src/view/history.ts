@@ -257,9 +257,11 @@ export class HistoryPanel {
 export function filesAt(trajectory: Trajectory, number: number): string | null {
   let found: string | null = null;
   let at = -1;
-  for (const [step, { checkpoint }] of trajectory.checkpoints) {
+  for (const [step, { checkpoint, after_step }] of trajectory.checkpoints) {
     if (step <= number && step >= at) {
-      [found, at] = [checkpoint, step];
+      // a rewind of only the conversation has kept later files than those of its step
+      const own = step === number ? (after_step ?? checkpoint) : checkpoint;
+      [found, at] = [own || null, step];
     }
   }
   return found;

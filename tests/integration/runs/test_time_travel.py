@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from agent_scripts import SUBMIT, bash, check_messages, outputs, script, turn
+from support import eventually
 from support import run as in_loop
 from talking_model import TalkingModel
 from time_travel import awaited, begun, files_of, played_in, same_as_loaded, talked, writes
@@ -263,6 +264,23 @@ def held(journal: Path) -> Iterator[None]:
     with journal.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@awaited
+async def test_a_run_that_executes_elsewhere_is_forked(box: Sandbox, tmp_path: Path) -> None:
+    """The executing process alone writes the journal of the run. So only the record of the fork names both."""
+    model = script(tmp_path, *writes(2))
+    run, work = await begun(box, tmp_path / "runs", model=model, breakpoints="step == 2")
+    await eventually(lambda: run.held and 1 in run.trajectory.checkpoints)
+    fork = await Run.load(run.folder).fork(1, isolation="process")
+    assert fork.context.box
+    assert (await files_of(fork.context.box))["log.txt"] == b"1\n"
+    same_as_loaded(run)
+    run.resume()
+    await work
+    entries = {entry.name: entry.forked_from for entry in list_runs(run.folder.parent)}
+    assert entries == {run.folder.name: None, fork.folder.name: run.folder.name}
+    await fork.close()
 
 
 @awaited

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from agent_scripts import SUBMIT, bash, turn
 from support import run as in_loop
-from time_travel import awaited, played_in
+from talking_model import TalkingModel
+from time_travel import awaited, files_of, played_in, same_as_loaded, talked
 
 from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
 TURNS = [
@@ -144,3 +146,60 @@ async def test_names_in_a_record_from_elsewhere_lead_nowhere(tmp_path: Path) -> 
     assert kept(run) == {"d/e.txt": "deep\n"}
     assert list(outside.iterdir()) == []
     assert not list(tmp_path.rglob("evil.txt"))
+
+
+@awaited
+async def test_a_rewind_of_the_conversation_alone_keeps_the_files_of_its_step(
+    box: Sandbox, tmp_path: Path
+) -> None:
+    """The run has later files then. Those of the step are still there for a rewind, a fork and another run."""
+    later, first = b"turn 1\nturn 2\nturn 3\n", b"turn 1\n"
+    run = await talked(box, tmp_path, 3)
+    await run.rewind(1, "conversation")
+    assert (await files_of(box))["log.txt"] == later
+    other = await run.fork(1)
+    assert other.context.box
+    assert (await files_of(other.context.box))["log.txt"] == first
+    await other.close()
+    async with open_sandbox("process") as second:
+        await talked(second, tmp_path, 1, files_of=(run, 1))
+        assert (await files_of(second))["log.txt"] == first + b"turn 1\n"
+    assert len((await run.preview(1, "files")).files) == 1
+    assert (await run.rewind(1, "files")).files == 1
+    assert (await files_of(box))["log.txt"] == first
+    await run.undo()
+    assert (await files_of(box))["log.txt"] == later
+    same_as_loaded(run)
+    assert (await run.rewind(1, "files")).files == 1
+
+
+@awaited
+async def test_before_the_calls_of_a_step_are_the_files_that_the_calls_had(
+    box: Sandbox, tmp_path: Path
+) -> None:
+    run = await talked(box, tmp_path, 3)
+    await run.rewind(1, "conversation")
+    await run.resume("Go on.", model=TalkingModel(2))
+    assert (await files_of(box))["log.txt"] == b"turn 1\nturn 2\nturn 3\nturn 2\n"
+    await run.rewind(2, before="call")
+    assert (await files_of(box))["log.txt"] == b"turn 1\nturn 2\nturn 3\n"
+    await run.undo()
+    await run.rewind(2, "conversation", before="call")
+    assert (await run.rewind(2, "files", before="call")).files == 1
+    assert (await files_of(box))["log.txt"] == b"turn 1\nturn 2\nturn 3\n"
+    await run.rewind(1)
+    assert (await files_of(box))["log.txt"] == b"turn 1\n"
+    same_as_loaded(run)
+
+
+@awaited
+async def test_a_rewind_of_the_files_alone_keeps_the_files_of_the_last_step(
+    box: Sandbox, tmp_path: Path
+) -> None:
+    run = await talked(box, tmp_path, 3, limits={"steps": 3})
+    assert [step.number for step in run.steps] == [1, 2, 3]
+    await run.rewind(1, "files")
+    assert (await files_of(box))["log.txt"] == b"turn 1\n"
+    await run.rewind(3, "files")
+    assert (await files_of(box))["log.txt"] == b"turn 1\nturn 2\nturn 3\n"
+    same_as_loaded(run)

@@ -190,3 +190,25 @@ async def test_a_resumed_run_has_its_own_answer_and_not_that_of_another_run(
         await loaded.resume(model=run.model, limits={"steps": 3}, isolation=isolation)
         await loaded.close()
         assert [run.answer, loaded.answer] == [answer, answer]
+
+
+@pytest.mark.parametrize("same_sandbox", [True, False])
+@awaited
+async def test_an_answer_is_not_that_of_an_earlier_request(
+    box: Sandbox, tmp_path: Path, same_sandbox: bool
+) -> None:
+    """A part that ended before its answer goes on, and keeps what it wrote."""
+    said = {**SUBMIT, "text": "There is 1 s."}
+    three, four = (turn(bash(f"echo {number} > output/answer.txt")) for number in (3, 4))
+    run = await played_in(box, tmp_path, [three, SUBMIT, said, four, SUBMIT, three, SUBMIT, SUBMIT])
+    answers = [run.answer]
+    if not same_sandbox:
+        await box.close()
+    for text, steps in (("How many s?", 3), ("And t?", 4), (None, 5), ("And u?", 7), ("Done?", 8)):
+        if not same_sandbox:
+            run = Run.load(run.folder)
+        options = {} if same_sandbox else {"model": run.model, "isolation": "process"}
+        await run.resume(text, limits={"steps": steps}, **options)
+        answers.append(run.answer)
+        await run.close()
+    assert answers == ["3", "There is 1 s.", "4", "4", "3", "3"]

@@ -106,6 +106,21 @@ def test_a_torn_line_longer_than_a_block_is_dropped(tmp_path: Path) -> None:
     assert path.read_bytes() == b""
 
 
+def test_nothing_is_appended_to_a_last_line_that_cannot_be_read(tmp_path: Path) -> None:
+    """A reader ignores such a line only where no line follows."""
+    path = written(tmp_path, 2)
+    good = path.read_bytes()
+    later = b'{"id":"x","time":1.0,"kind":"run.finished","stop_reason":"of a later version"}\n'
+    path.write_bytes(good + later)
+    with pytest.raises(JournalError, match=r"last line .* is not an event \(.*stop_reason"):
+        Journal(tmp_path)
+    assert path.read_bytes() == good + later
+    assert [event.id for event in read_journal(path)] == ["e0", "e1"]
+    path.write_bytes(good + b"torn")
+    Journal(tmp_path).close()
+    assert path.read_bytes() == good
+
+
 def test_damage_in_the_middle_is_told_with_its_line(tmp_path: Path) -> None:
     path = written(tmp_path, 3)
     lines = path.read_bytes().split(b"\n")

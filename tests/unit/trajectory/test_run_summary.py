@@ -54,6 +54,13 @@ def test_the_beginning_of_the_answer_is_kept(tmp_path: Path) -> None:
     assert answer("d", ASKED, {**ENDED, "answer": "42"}, BACK) is None, "a rewound run has no answer yet"
 
 
+@pytest.mark.parametrize("after", [[], [{"kind": "forked", "step": 1}]])
+def test_the_end_is_found_however_long_the_answer_is(tmp_path: Path, after: list[dict[str, Any]]) -> None:
+    found = summarize(journal(tmp_path, START, ASKED, {**ENDED, "answer": "x" * 1_000_000}, *after))
+    assert found is not None
+    assert (found.state, found.steps, found.answer) == ("submitted", 5, "x" * 300)
+
+
 def test_a_live_run_whose_step_has_begun_is_running(tmp_path: Path) -> None:
     for name, events, words in (
         ("a", [], "Starting the sandbox"),

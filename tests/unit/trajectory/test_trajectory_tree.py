@@ -80,6 +80,33 @@ def test_only_files_or_only_the_conversation() -> None:
     assert (len(story.run.steps), story.run.files) == (1, "safe")
 
 
+def test_the_files_of_a_step_are_those_at_its_end() -> None:
+    """A later rewind of only the files or the conversation does not change them."""
+    story = Story().steps(1, 3)
+    story.rewind(1, "files")
+    assert files_after(story.run, 3) == "c2"
+    assert files_after(story.run, 3, before_next=True) == "c0"
+    story.rewind(2, "conversation")
+    story.add(ev.Checkpointed(step=2, checkpoint="safe", after_step="c1"))
+    assert (story.run.files, files_after(story.run, 2), files_after(story.run, 1)) == ("safe", "c1", "c0")
+    assert files_after(story.run, 2, before_next=True) == "safe"
+    story.steps(3, 3)
+    assert [files_after(story.run, step) for step in (1, 2, 3)] == ["c0", "c1", "c3"]
+
+
+@pytest.mark.parametrize(("kept", "found"), [("c9", "c9"), ("", None)])
+def test_a_checkpoint_that_is_only_on_the_left_attempt_is_named_on_this_one(
+    kept: str, found: str | None
+) -> None:
+    story = Story().steps(1, 1)
+    carried = ev.Checkpointed(step=2, checkpoint="later", after_step=kept)
+    for event in run_events(2):
+        if getattr(event, "step", 0) == 2:
+            story.add(event)
+    story.add(carried)
+    assert (files_after(story.run, 2), files_after(story.run, 1)) == (found, "c0")
+
+
 def test_undo_leaves_no_branch_of_its_own() -> None:
     story = Story().steps(1, 3)
     head = story.run.head
