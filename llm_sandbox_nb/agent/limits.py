@@ -63,8 +63,8 @@ class RunLimits:
 
     `steps` limits the number of steps. `tokens` limits the conversation, which is the prompt and the reply of one
     request together, as in the paper. `total_tokens` limits the sum over all requests and replies, which the card
-    shows. `cost` limits the US dollars of the whole run, and has an effect only if the model's price is known. `time`
-    limits the duration of the run in seconds, with the parts before a resume, without pauses.
+    shows. `cost` limits the US dollars of the whole run, and counts only requests whose cost is known. `time` limits
+    the duration of the run in seconds, with the parts before a resume, without pauses.
     """
 
     steps: int = option("steps").default
@@ -91,7 +91,8 @@ class Meter:
         """Tokens of the next request. The provider has counted them, except for the newest text, which is estimated."""
         self.total_tokens = 0
         """Tokens of all requests and replies so far. The number is estimated if the provider does not count tokens."""
-        self.cost: float | None = 0.0
+        self.cost = 0.0
+        """US dollars of the requests so far whose cost is known."""
         self.last_turn: LimitName | None = None
         """The limit that makes the current step the last one."""
         self._next_is_last: LimitName | None = None
@@ -124,14 +125,14 @@ class Meter:
         """Estimated tokens that were added to or removed from the conversation since the provider's newest count."""
 
     def resume_from(
-        self, step: int, conversation: int, cost: float | None, added: int = 0, total_tokens: int = 0
+        self, step: int, conversation: int, cost: float, added: int = 0, total_tokens: int = 0
     ) -> None:
         """Set the step, the tokens and the cost to those of a recorded conversation, and continue to count from there.
 
         Args:
             step: number of the newest step.
             conversation: tokens of the conversation at the provider's newest count.
-            cost: US dollars so far. None if the cost is not known.
+            cost: US dollars so far of the requests whose cost is known.
             added: estimated tokens of the text after this count.
             total_tokens: tokens of all requests and replies so far.
         """
@@ -196,9 +197,8 @@ class Meter:
         self.add_cost(usage)
 
     def add_cost(self, usage: Usage | None) -> None:
-        """Add the cost of a request. If a cost is not known, the total is None from then on."""
-        cost = usage.cost if usage else None
-        self.cost = None if self.cost is None or cost is None else self.cost + cost
+        """Add the cost of a request, if it is known."""
+        self.cost += (usage.cost if usage else None) or 0.0
 
     @property
     def elapsed(self) -> float:
@@ -231,7 +231,7 @@ class Meter:
     @property
     def used_up(self) -> LimitName | None:
         """The limit that is used up, so that no further turn is possible. None if no limit is used up."""
-        if self.limits.cost is not None and self.cost is not None and self.cost >= self.limits.cost:
+        if self.limits.cost is not None and self.cost >= self.limits.cost:
             return "cost"
         if self.limits.total_tokens is not None and self.total_tokens >= self.limits.total_tokens:
             return "total_tokens"
@@ -271,7 +271,7 @@ class Meter:
             return "total_tokens"
         if self._context_is_full():
             return "context"
-        if limits.cost is not None and self.cost is not None and self.cost + self._last_cost >= limits.cost:
+        if limits.cost is not None and self.cost + self._last_cost >= limits.cost:
             return "cost"
         if limits.time is not None and limits.time - self.elapsed <= min(60.0, limits.time / 10):
             return "time"

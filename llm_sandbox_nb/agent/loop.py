@@ -64,6 +64,8 @@ class Loop:
         """Seconds that the requests of the current step have taken, including retries."""
         self._cut_noted = False
         """True if this process has recorded a note that replies may be cut off."""
+        self._unpriced_noted = False
+        """True if this process has recorded a note that the cost of a reply is not known."""
         self._begin_conversation()
 
     def _begin_conversation(self) -> None:
@@ -210,8 +212,13 @@ class Loop:
         notes = []
         if self.meter.step == 1 and reply.left_out:
             notes.append(f"{self.model.name} does not take {', '.join(reply.left_out)}: left out.")
-        if self.meter.step == 1 and self.meter.limits.cost is not None and self.meter.cost is None:
-            notes.append(f"The price of {self.model.name} is not known, so the limit on cost cannot be kept.")
+        priced = reply.usage is not None and reply.usage.cost is not None
+        if self.meter.limits.cost is not None and not priced and not self._unpriced_noted:
+            self._unpriced_noted = True
+            notes.append(
+                f"The cost of step {self.meter.step} with {self.model.name} is not known, so the limit on cost counts "
+                "only known costs."
+            )
         if reply.finish_reason == BROKEN_OFF and not self._cut_noted:
             self._cut_noted = True
             notes.append(

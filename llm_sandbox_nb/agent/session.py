@@ -283,7 +283,7 @@ class Session:
         trajectory = self.recorder.trajectory
         counted, added = tokens_so_far(trajectory)
         self.meter.resume_from(
-            past.step, counted, trajectory.total_usage.cost, added, trajectory.total_usage.total_tokens
+            past.step, counted, trajectory.known_cost, added, trajectory.total_usage.total_tokens
         )
 
     # --- collect ---

@@ -38,11 +38,13 @@ from llm_sandbox_nb.benchmark.runner import (
     opener_of,
 )
 from llm_sandbox_nb.benchmark.task import TASKS, Task, TaskError, load_task, task_names
+from llm_sandbox_nb.known_keys import public_address
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.model_names import make_model, typed_key_of
 from llm_sandbox_nb.model.scripted import Script, ScriptedModel
 from llm_sandbox_nb.options.table import LIMIT_OPTIONS, UsageError, option
 from llm_sandbox_nb.options.values import converted, fields_of, resolve
+from llm_sandbox_nb.sandbox.network.policy import checked_entries
 from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 
@@ -377,8 +379,14 @@ def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, An
     config: dict[str, Any] = {"model": values["model"], "judge_model": values["judge_model"]}
     config |= {name: values[name] for name in same}
     config["docker_image"] = values["image"]
-    changeable = ("prompts", "tool_calls", "profile", "nudges", "same_failures")
-    config |= {name: values[name] for name in changeable if values[name] != option(name).default}
+    names = ("prompts", "tool_calls", "profile", "isolation", "nudges", "same_failures")
+    changeable = {name: values[name] for name in names}
+    changeable |= {
+        "allow": sorted(checked_entries(values["allow"])),
+        "mcp_allow": sorted(values["mcp_allow"]),
+    }
+    changeable["api_base"] = values["api_base"] and public_address(values["api_base"])
+    config |= {name: value for name, value in changeable.items() if value != option(name).default}
     if values["mcp"]:
         config["mcp"] = [server.name for server in server_configs(values["mcp"])]
     more = {name: name for name in ("total_tokens", "budget", "time", "command_timeout", "max_response_len")}

@@ -206,16 +206,26 @@ class LocalBackend:
 async def scored_by_rule(
     scoring: Scoring, open_box: BoxOpener, item: Item, answer: str | None, run: Path
 ) -> Score:
-    """Score an answer without a judge. `run` is the folder of the run that gave the answer."""
+    """Score an answer without a judge. `run` is the folder of the run that gave the answer.
+
+    Raises:
+        ImageError, IsolationUnavailableError: if no answer can be scored. Any other failure concerns only this answer,
+            and gives a failed score, so that the answer is kept.
+    """
     task = item.task
-    if task.scorer != "swe":
-        return await scoring.score(task.scorer, answer, item.row, run)
 
     def opener(row: Row) -> AbstractAsyncContextManager[Sandbox]:
         return open_box(task, row)
 
-    commands = (task.test_command, task.test_evidence)
-    return await score_patch(answer, item.row, opener, task.folder, *commands)
+    try:
+        if task.scorer != "swe":
+            return await scoring.score(task.scorer, answer, item.row, run)
+        commands = (task.test_command, task.test_evidence)
+        return await score_patch(answer, item.row, opener, task.folder, *commands)
+    except (ImageError, IsolationUnavailableError):
+        raise
+    except (SandboxError, DataError, OSError) as error:
+        return Score(None, str(error), failed=True)
 
 
 @dataclass(frozen=True)
@@ -243,8 +253,6 @@ class Rescoring:
             score = await scored_by_rule(self.scoring, self.open_box, item, answer, self.out / before.run)
         except (ImageError, IsolationUnavailableError) as error:
             raise FatalError(str(error)) from error
-        except (SandboxError, DataError, OSError) as error:
-            score = Score(None, str(error))
         if score.value is None:
             made = replace(before, score=None, detail=score.detail, error_kind=SCORER, error=score.detail)
         else:

@@ -35,8 +35,8 @@ def convert_command(arguments: argparse.Namespace) -> int:
         UsageError: if the run is missing, the format is unknown, or a file cannot be written.
     """
     check_not_record(arguments.out, arguments.run)
-    runs, folder = _read(arguments.run)
     form = arguments.to or _form_of(arguments.out)
+    runs, folder = _read(arguments.run, form)
     written: set[str] = set()
     for number, (name, trajectory) in enumerate(runs.items(), 1):
         out = arguments.out if len(runs) == 1 else _with_word(arguments.out, name)
@@ -55,8 +55,11 @@ def convert_command(arguments: argparse.Namespace) -> int:
     return ENDED_WELL
 
 
-def _read(named: str) -> tuple[dict[str, Trajectory], Path]:
-    """Return the runs by name, and the folder of the record, which holds the long outputs of this package's runs."""
+def _read(named: str, form: str) -> tuple[dict[str, Trajectory], Path]:
+    """Return the runs by name, and the folder of the record, which holds the long outputs of this package's runs.
+
+    A run of this package is refused as a journal, because the new folder would lack the long outputs and the files.
+    """
     given, name = split_name(named)
     path = run_path(str(given))
     journal = path / JOURNAL if path.is_dir() else path.resolve()
@@ -65,6 +68,11 @@ def _read(named: str) -> tuple[dict[str, Trajectory], Path]:
             trajectory = Trajectory(read_journal(journal))
             if trajectory.start is None:
                 raise UsageError(f"Nothing to convert: no run has begun in {journal.parent}.")
+            if form == JOURNAL_FORM:
+                raise UsageError(
+                    f"{journal.parent} is a run of this package already: copy the folder, or name another format "
+                    "with --to."
+                )
             return {journal.parent.name: trajectory}, journal.parent
         runs = {run.name: run.trajectory for run in read_file(journal) if name in ("", run.name)}
     except FileNotFoundError as error:

@@ -14,10 +14,11 @@ from llm_sandbox_nb.cli import ENDED_WELL, INTERRUPTED, SANDBOX_ERROR
 from llm_sandbox_nb.cli.mcp_bridge import Bridge, OpenNotebook, open_notebooks
 from llm_sandbox_nb.mcp_server.sessions import ClientFacts
 from llm_sandbox_nb.mcp_server.stdio import StdioServer, line_writer, read_lines
-from llm_sandbox_nb.options.table import QUERY, UsageError
+from llm_sandbox_nb.options.table import GROUPS, QUERY, UsageError
 from llm_sandbox_nb.options.values import resolve, sandbox_options
 
-_NEW_SANDBOX_OPTIONS = ("isolation", "profile", "image", "network")
+_NEW_SANDBOX_OPTIONS = tuple(option.name for title in ("sandbox", "resources") for option in GROUPS[title])
+_OPENING_ARGUMENTS = ("isolation", "profile", "image", "network")
 
 
 class LocalHost:
@@ -93,7 +94,7 @@ async def _serve_own(values: dict[str, Any], messages: Any) -> int:
     from llm_sandbox_nb.sandbox.errors import SandboxError
     from llm_sandbox_nb.sandbox.open import open_sandbox
 
-    named = {name: values[name] for name in _NEW_SANDBOX_OPTIONS if values[name] is not None}
+    named = {name: values[name] for name in _OPENING_ARGUMENTS if values[name] is not None}
     try:
         box = await open_sandbox(**named, **sandbox_options(values))
     except (ValueError, TypeError, FileNotFoundError) as error:

@@ -17,8 +17,8 @@ from llm_sandbox_nb.training.options import add_training_actions
 
 MCP_EPILOG = """\
 If a notebook has executed %sandbox mcp, calls go to the sandbox of the notebook, and the notebook shows the calls.
-Without such a notebook, or with --isolation, --profile, --image or --network, the agent gets a new sandbox, and the
-folder of the run keeps the calls.
+Without such a notebook, or with an option of a sandbox or its resources, such as --isolation or --memory_mb, the agent
+gets a new sandbox, and the folder of the run keeps the calls.
 
 claude mcp add sandbox -- llm-sandbox-nb mcp --isolation bubblewrap
 """

@@ -325,8 +325,8 @@ def _check_limits(spec: RunSpec, trajectory: Trajectory) -> None:
             f"The run has had {plural(done, 'step')} and may have {spec.limits.steps}: allow more, as in "
             f"result.resume(limits={{'steps': {done + 20}}})."
         )
-    spent = trajectory.total_usage.cost
-    if spec.limits.cost is not None and spent is not None and spent >= spec.limits.cost:
+    spent = trajectory.known_cost
+    if spec.limits.cost is not None and spent >= spec.limits.cost:
         raise InputError(
             f"The run has cost {format_cost(spent)} and may cost {format_cost(spec.limits.cost)}: allow more, as in "
             f"result.resume(limits={{'cost': {spent * 2:.2f}}})."

@@ -120,8 +120,8 @@ class ChangedByOthers(NamedTuple):
 class Trajectory:
     """A run up to its newest event. `add` adds an event. Trajectories of loaded runs and of live runs look the same.
 
-    All data belongs to the branch of HEAD, except for `events`, `start`, `sandbox`, `total_usage`, `forks`, `rewinds`,
-    `branches` and `changed_by_others()`.
+    All data belongs to the branch of HEAD, except for `events`, `start`, `sandbox`, `total_usage`, `known_cost`,
+    `forks`, `rewinds`, `branches` and `changed_by_others()`.
 
     >>> trajectory = Trajectory(read_journal(path))
     >>> trajectory.steps[0].calls[0].output
@@ -134,6 +134,8 @@ class Trajectory:
         self.sandbox: ev.SandboxReady | None = None
         self.total_usage = ev.Usage(cost=0.0)
         """Tokens and cost of all branches together."""
+        self.known_cost = 0.0
+        """US dollars of all branches together, without the requests whose cost is not known."""
         self.forks: list[ev.Forked] = []
         """The forks of this run."""
         self.rewinds: list[ev.Rewound] = []
@@ -241,7 +243,8 @@ class Trajectory:
                 other._add_facts(ancestor)
             else:
                 other._take(ancestor, other._head)
-        other.total_usage, other._by_others = self.total_usage, self._by_others
+        other.total_usage, other.known_cost = self.total_usage, self.known_cost
+        other._by_others = self._by_others
         return other
 
     def changed_by_others(self, checkpoint: str) -> tuple[ChangedByOthers, ...]:
@@ -347,10 +350,10 @@ class Trajectory:
             self._follow_others(event)
         self._take(event, parent)
         match event:
-            case ev.ModelReplied():
-                self.total_usage = self.total_usage + (event.usage or ev.Usage())
-            case ev.ContextReduced(usage=ev.Usage() as used):
+            case ev.ModelReplied() | ev.ContextReduced(usage=ev.Usage()):
+                used = event.usage or ev.Usage()
                 self.total_usage = self.total_usage + used
+                self.known_cost += used.cost or 0.0
             case ev.Forked():
                 self.forks.append(event)
             case ev.Rewound():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import json
 import logging
@@ -29,10 +30,11 @@ from agent_scripts import (
 from scripted_faults import SERVER_ERROR, UNAUTHORIZED, overflow
 from scripted_server import ScriptedServer
 from support import eventually, own_mark, processes_with, run, until
+from talking_model import TalkingModel
 
 from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
-from llm_sandbox_nb.model.contract import ModelError, ModelSettings
+from llm_sandbox_nb.model.contract import ModelError, ModelSettings, Reply
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
@@ -240,7 +242,27 @@ def test_time_ends_a_command_and_a_request(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_budget_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
     result = run(solved(tmp_path, SUBMIT, limits=RunLimits(cost=1.0)))
-    assert any("limit on cost cannot be kept" in note for note in result.trajectory.notes)
+    assert any("limit on cost counts only known costs" in note for note in result.trajectory.notes)
+
+
+def test_a_resumed_run_keeps_its_budget_after_a_reply_without_a_price(tmp_path: Path) -> None:
+    class OnceFree(TalkingModel):
+        async def reply(self, messages: list[dict[str, Any]], *given: Any) -> Reply:
+            second = sum(message["role"] == "assistant" for message in messages) == 1
+            usage = None if second else ev.Usage(prompt_tokens=10, cost=0.6)
+            return dataclasses.replace(await super().reply(messages, *given), usage=usage)
+
+    async def resumed() -> Run:
+        result = await solve(
+            "Work.", model=OnceFree(9), isolation="process", output_dir=tmp_path, limits=RunLimits(steps=2)
+        )
+        assert result.usage.cost is None
+        with pytest.raises(InputError, match=r"has cost \$0\.6\d* and may cost \$0\.5"):
+            await result.resume(limits={"steps": 9, "cost": 0.5})
+        return await result.resume(limits={"steps": 9, "cost": 1.0})
+
+    result = run(resumed())
+    assert (result.stop_reason, len(result.steps)) == ("cost", 3)
 
 
 # --- failures ---

@@ -20,15 +20,17 @@ from llm_sandbox_nb.benchmark.item_pipeline import FatalError, Item
 from llm_sandbox_nb.benchmark.judge import Judge, JudgeOptions
 from llm_sandbox_nb.benchmark.report import summary
 from llm_sandbox_nb.benchmark.results import CONFIG, read_results
-from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.rows import DataError, Row
 from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener, plan
 from llm_sandbox_nb.benchmark.task import Task, load_task
+from llm_sandbox_nb.benchmark.text_scorers import Score
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.model import model_names
 from llm_sandbox_nb.model.connection import Access
 from llm_sandbox_nb.model.contract import Model, ModelSettings, Reply
 from llm_sandbox_nb.model.remote_model import RemoteModel
 from llm_sandbox_nb.model.retries import RetryPolicy
+from llm_sandbox_nb.sandbox.errors import SandboxError
 
 ONCE = RetryPolicy(attempts=1)
 ROWS = [Row(f"p{n}", f"Question {n}?", str(n)) for n in range(4)]
@@ -243,6 +245,29 @@ def test_a_judge_may_come_later_and_be_left_out_but_not_change(
     capsys.readouterr()
     assert measure("physics", "--judge_model", f"scripted/{script}") == 2
     assert "holds results with judge_model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error", [SandboxError("There is no room."), DataError("There is no repository."), OSError("No.")]
+)
+def test_an_answer_is_kept_if_it_cannot_be_scored_and_the_same_command_scores_it(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, outcomes = FunctionModel(lambda messages: says("a patch")), [error, Score(1.0, "2 tests pass")]
+
+    async def scores(*given: Any) -> Score:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr("llm_sandbox_nb.benchmark.item_pipeline.score_patch", scores)
+    for expected in [(None, "scorer", str(error)), (1.0, "", "")]:
+        run(benchmark(tmp_path, model, None).run(items("swe")[:1]), 60)
+        (result,) = read_results(tmp_path)
+        assert (result.score, result.error_kind, result.error) == expected
+        assert result.answer == "a patch"
+    assert len(model.asked) == 1
 
 
 def test_a_bug_in_one_item_does_not_stop_the_others(

@@ -232,6 +232,10 @@ def test_folders_with_the_same_name_are_told_apart(
         (("--nudges", "0"), "holds results with nudges None, not 0"),
         (("--same_failures", "2"), "holds results with same_failures None, not 2"),
         (("--profile", "strict"), "holds results with profile None, not 'strict'"),
+        (("--isolation", "bubblewrap"), "holds results with isolation 'process', not 'bubblewrap'"),
+        (("--allow", "b.org,a.org"), "holds results with allow None, not ['a.org', 'b.org']"),
+        (("--mcp_allow", "web"), "holds results with mcp_allow None, not ['web']"),
+        (("--api_base", "http://me:s3cret@h/v1"), "holds results with api_base None, not 'http://h/v1'"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
@@ -242,6 +246,11 @@ def test_results_of_other_settings_are_not_mixed(
     assert task.measure(*flags) == 2
     assert said in capsys.readouterr().err
     assert len(task.scores) == 2
+
+
+def test_the_order_of_allowed_hosts_is_no_other_setting(task: Task) -> None:
+    assert task.measure("--end_id", "2", "--allow", "b.org,a.org") == 0
+    assert task.measure("--end_id", "2", "--allow", "a.org,b.org") == 0
 
 
 def test_limits_of_a_settings_file_do_not_count(task: Task, tmp_path: Path) -> None:

@@ -76,9 +76,18 @@ def test_cost_stops_and_the_turn_before_is_announced() -> None:
 def test_an_unknown_cost_stops_nothing() -> None:
     meter = Meter(RunLimits(cost=0.01))
     meter.add_reply(usage(), "")
-    assert meter.cost is None
     assert meter.used_up is None
     assert "last" not in meter.next_turn()
+
+
+@pytest.mark.parametrize("unknown", [usage(), None])
+def test_the_limit_on_cost_holds_for_known_costs_after_an_unknown_one(unknown: Usage | None) -> None:
+    meter = Meter(RunLimits(cost=1.0))
+    for given in (usage(cost=0.4), unknown, usage(cost=0.4)):
+        meter.add_reply(given, "")
+    assert "budget is nearly spent" in meter.next_turn()
+    meter.add_reply(usage(cost=0.4), "")
+    assert meter.used_up == "cost"
 
 
 def test_time() -> None:

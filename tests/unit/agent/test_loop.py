@@ -154,6 +154,23 @@ def test_cost_over_the_limit_at_once_ends_at_once(tmp_path: Path) -> None:
     assert (stop.reason, len(model.requests)) == ("cost", 1)
 
 
+def test_a_reply_without_a_price_does_not_lift_the_limit_on_cost_and_is_noted_once(tmp_path: Path) -> None:
+    """A server may leave the usage out of a reply, and a person may change the model, in the middle of a run."""
+
+    class OftenFree(FakeModel):
+        async def reply(self, *given: Any) -> Reply:
+            self.usage = None if len(self.requests) in (1, 2) else Usage(prompt_tokens=10, cost=0.3)
+            return await super().reply(*given)
+
+    model = OftenFree(VIEW)
+    loop, stop = played(tmp_path, model, RunLimits(cost=1.0, steps=20))
+    assert (stop.reason, len(model.requests)) == ("cost", 6)
+    notes = [note for note in loop.recorder.trajectory.notes if "cost" in note]
+    assert notes == [
+        "The cost of step 2 with fake is not known, so the limit on cost counts only known costs."
+    ]
+
+
 def test_the_call_that_submits_is_recorded_like_every_other(tmp_path: Path) -> None:
     loop, stop = played(tmp_path, FakeModel(VIEW, ("submit", "{}")), RunLimits(steps=3))
     assert stop.reason == "submitted"

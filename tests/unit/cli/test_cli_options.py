@@ -199,6 +199,10 @@ def test_the_switch_alone_means_yes() -> None:
         (["show"], "required: RUN"),
         (["show", "nowhere"], "There is no run 'nowhere'"),
         (["run", "--settings", "nowhere.yaml"], "the settings file nowhere.yaml does not exist"),
+        (["mcp", "--notebook", "a.ipynb", "--image", "x"], "leave out --isolation and other"),
+        (["mcp", "--notebook", "a.ipynb", "--allow", "pypi"], "leave out --isolation and other"),
+        (["mcp", "--notebook", "a.ipynb", "--secret", "K=h.org"], "leave out --isolation and other"),
+        (["mcp", "--notebook", "a.ipynb", "--memory_mb", "9"], "leave out --isolation and other"),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence_and_exit_2(

@@ -102,6 +102,8 @@ def test_runs_whose_names_differ_in_a_sign_only_do_not_share_a_file(
         (("none.traj", "a.json"), "There is no run "),
         ((TRAJ.with_name("LICENSE"), "a.json"), "LICENSE is text, not a trajectory: give a journal"),
         ((TRAJ, TRAJ / "a.json"), "cannot be written (File exists): choose another file."),
+        ((BRANCHES, "copy"), f"{BRANCHES.name} is a run of this package already: copy the folder, or name"),
+        ((BRANCHES, "copy.json", "--to", "journal"), "copy the folder, or name another format with --to."),
         ((TRAJ, "http://127.0.0.1:9/v1/traces"), "No collector answers at http://127.0.0.1:9/v1/traces"),
     ],
 )

@@ -114,3 +114,11 @@ def test_cost_is_null_when_one_part_is_not_known() -> None:
     assert (known + known).cost == 1.0
     assert (known + unknown).cost is None
     assert Trajectory().usage.cost == 0.0
+
+
+def test_known_costs_of_all_branches_are_summed_although_one_is_not_known() -> None:
+    one, two, three = (reply(step).model_copy(update={"id": name}) for step, name in enumerate("abc", 1))
+    one.usage, three.usage, three.parent = ev.Usage(cost=0.5), ev.Usage(cost=0.25), "a"
+    trajectory = Trajectory([one, two, three])
+    assert (trajectory.known_cost, trajectory.total_usage.cost) == (0.75, None)
+    assert trajectory.at("a").known_cost == 0.75
