@@ -403,8 +403,7 @@ class McpTokenHandler(SandboxAPIHandler):
     @rest_verb
     async def get(self, sandbox_id: str) -> None:
         """Return `exists`, true if the sandbox has a token, and `run`, the id of an outside agent's live run."""
-        managed = self.manager.get(sandbox_id)
-        grant = self._grants.keep(managed.id, managed.notebook)
+        grant = self._grants.keep(*self._holder(sandbox_id))
         run = self.runs.outside_run(sandbox_id)
         live = run is not None and run.state in ("live", "away")
         self.finish({"exists": grant is not None, "run": run.id if run is not None and live else None})
@@ -414,9 +413,9 @@ class McpTokenHandler(SandboxAPIHandler):
         """Make a token, and revoke the earlier token. With `keep`, an existing token stays, and `token` is null."""
         if not self.manager.policy.allow_mcp:
             raise web.HTTPError(403, "This site does not allow MCP: see SandboxPolicy.allow_mcp.")
-        managed, address = self.manager.get(sandbox_id), self._address()
-        kept = self._grants.keep(managed.id, managed.notebook) if self.body().get("keep") is True else None
-        token = None if kept else self._grants.mint(managed.id, managed.notebook)
+        holder, address = self._holder(sandbox_id), self._address()
+        kept = self._grants.keep(*holder) if self.body().get("keep") is True else None
+        token = None if kept else self._grants.mint(*holder)
         self.set_status(200 if kept else 201)
         connect = connection_text(address, token) if token else None
         self.finish({"token": token, "path": f"{self.base_url.rstrip('/')}{MCP}", "connect": connect})
@@ -424,10 +423,14 @@ class McpTokenHandler(SandboxAPIHandler):
     @rest_verb
     async def delete(self, sandbox_id: str) -> None:
         """Revoke the token."""
-        managed = self.manager.get(sandbox_id)
-        self._grants.revoke(managed.id, managed.notebook)
+        self._grants.revoke(*self._holder(sandbox_id))
         self.set_status(204)
         self.finish()
+
+    def _holder(self, sandbox_id: str) -> tuple[str, str | None]:
+        """Return the holder of a token: a sandbox and its notebook. A fork has its own token, not the notebook's."""
+        managed = self.manager.get(sandbox_id)
+        return managed.id, None if managed.fork_of else managed.notebook
 
     def _address(self) -> str:
         """Return the field `url` of the body; default: the URL of the request. Raises HTTPError for an invalid URL."""

@@ -422,6 +422,24 @@ def test_a_token_comes_with_ready_lines_and_ends_when_it_is_revoked(
     assert served.call("get", path)[1]["exists"] is False
 
 
+def test_a_fork_leaves_the_token_of_its_notebook_alone(served: Served, sandbox: dict[str, Any]) -> None:
+    own = served.manager.get(sandbox["id"])
+    own.notebook = "a.ipynb"
+    status, fork = served.call("post", f"{API}/sandboxes/{own.id}/fork")
+    assert (status, fork["notebook"]) == (201, "a.ipynb")
+    path, forks = (f"{API}/sandboxes/{id}/mcp-token" for id in (own.id, fork["id"]))
+    grants = served.settings["llm_sandbox_mcp"].grants
+    token = served.call("post", path)[1]["token"]
+    assert served.call("get", forks) == (200, {"exists": False, "run": None})
+    assert grants.find(token).sandbox_id == own.id
+    of_fork = served.call("post", forks, {"keep": True})[1]["token"]
+    assert (grants.find(token).sandbox_id, grants.find(of_fork).sandbox_id) == (own.id, fork["id"])
+    for _ in range(2):
+        assert served.call("delete", forks)[0] == 204
+    assert grants.find(of_fork) is None
+    assert served.call("get", path)[1]["exists"] is True
+
+
 def test_paths_that_are_too_long(served: Served, sandbox: dict[str, Any]) -> None:
     """They were answered 500, as a defect of the server."""
     files = f"{API}/sandboxes/{sandbox['id']}/files"
