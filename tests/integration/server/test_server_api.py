@@ -227,6 +227,16 @@ def test_reset_and_restart(served: Served, sandbox: dict[str, Any]) -> None:
     assert run("ls file 2>&1 | tail -c 27") == b" No such file or directory\n"
 
 
+def test_a_reset_fork_stays_a_fork(served: Served, sandbox: dict[str, Any]) -> None:
+    fork = served.call("post", f"{API}/sandboxes/{sandbox['id']}/fork")[1]
+    status, reset = served.call("post", f"{API}/sandboxes/{fork['id']}/reset")
+    assert (status, reset["id"], reset["fork_of"]) == (200, fork["id"], sandbox["id"])
+    assert served.call("delete", f"{API}/sandboxes/{sandbox['id']}")[0] == 204
+    status, new = served.ask(sandbox["kernel_id"])
+    assert status == 201
+    assert new["id"] not in (sandbox["id"], fork["id"])
+
+
 EVADING = {
     "with the command line of the executor": """
 import os, signal, sys
