@@ -289,14 +289,21 @@ class PublishedRun:
         return base64.b64decode(data)
 
     async def call_tool(
-        self, tool: str, arguments: Json, client: str, agreed: str, principal: str = ""
+        self,
+        tool: str,
+        arguments: Json,
+        client: str,
+        agreed: str,
+        principal: str = "",
+        *,
+        timeout: float | None = None,
     ) -> Json:
         """Let the run's kernel execute a call of an outside agent. Cancelling this coroutine ends the call.
 
         `principal` is the name of the caller's token, which owns the handles in the result.
 
         Raises:
-            RunControlError: if the kernel is not connected, or disconnects before its answer.
+            RunControlError: if the kernel fails, is not connected, does not answer in time, or disconnects first.
         """
         question = {
             "type": "tool",
@@ -306,7 +313,7 @@ class PublishedRun:
             "agreed": agreed,
             "principal": principal,
         }
-        answer = await self._ask(question, None, cancel={"type": "tool.cancel"})
+        answer = await self._ask(question, timeout, cancel={"type": "tool.cancel"})
         result = answer.get("result")
         if not isinstance(result, dict):
             raise RunControlError("The run's kernel gave no result; restart it.")
