@@ -280,7 +280,9 @@ class SandboxManager(LoggingConfigurable):
         async with self._locks[managed.kernel_id]:
             self.get(sandbox_id)
             await self.end(managed, "It was reset; the next use finds an empty one.")
-            managed = ManagedSandbox(managed.id, managed.kernel_id, managed.notebook, managed.options)
+            managed = ManagedSandbox(
+                managed.id, managed.kernel_id, managed.notebook, managed.options, managed.fork_of
+            )
             await self._start(managed)
         return managed
 

@@ -47,6 +47,8 @@ from llm_sandbox_nb.server.runs import PublishedRun, RunControlError, RunRegistr
 MCP = "/llm-sandbox/mcp"
 _STREAM_AFTER_SECONDS = 0.5
 """Seconds after which an answer that is still missing is sent as a stream."""
+_LIST_TIMEOUT = 5.0
+"""Seconds that a kernel may take to list its sandboxes."""
 _KEEP_ALIVE_SECONDS = 15.0
 """Seconds between two keep-alive comments on a stream."""
 # The URL becomes a word of a shell command, so quotes, blanks and `$` are not accepted.
@@ -152,18 +154,29 @@ class KernelHost:
             raise _NotOpenError(PERSON_AT_WORK)
 
     async def _list(self, client: ClientFacts) -> Json:
-        found, rows = [], []
-        for run in self.runs.all():
-            if run.outside is None or run.state != "live" or self.runs.outside_run(run.outside) is not run:
-                continue
-            reply = await run.call_tool("list_sandboxes", {}, client.name, "")
-            for described in reply["data"].get("sandboxes", ()):
-                tail = "" if described["sandbox"] == "main" else f"/{described['sandbox']}"
-                notebook = (await self.runs.describe(run))["notebook"]
-                found.append({**described, "sandbox": f"{run.outside}{tail}", "notebook": notebook})
-                rows.append(f"{found[-1]['sandbox']}: of {notebook}, {described['state']}")
-        text = "\n".join(rows) or NOT_OPEN
-        return {"text": text, "data": {"sandboxes": found}, "error": False}
+        offered = [
+            run
+            for run in self.runs.all()
+            if run.outside is not None and run.state == "live" and self.runs.outside_run(run.outside) is run
+        ]
+        listed = await asyncio.gather(*(self._list_notebook(run, client) for run in offered))
+        found = [box for boxes in listed for box in boxes]
+        text = "\n".join(f"{box['sandbox']}: of {box['notebook']}, {box['state']}" for box in found)
+        return {"text": text or NOT_OPEN, "data": {"sandboxes": found}, "error": False}
+
+    async def _list_notebook(self, run: PublishedRun, client: ClientFacts) -> list[Json]:
+        """Return the sandboxes of one notebook. If its kernel fails, the state of its sandbox is the reason."""
+        outside = run.outside
+        try:
+            reply = await run.call_tool("list_sandboxes", {}, client.name, "", timeout=_LIST_TIMEOUT)
+            boxes = reply["data"].get("sandboxes", [])
+        except RunControlError as error:
+            boxes = [{"sandbox": "main", "state": str(error)}]
+        notebook = (await self.runs.describe(run))["notebook"]
+        return [
+            {**box, "sandbox": f"{outside}/{box['sandbox']}".removesuffix("/main"), "notebook": notebook}
+            for box in boxes
+        ]
 
 
 class _NotOpenError(LLMSandboxError):
@@ -403,8 +416,7 @@ class McpTokenHandler(SandboxAPIHandler):
     @rest_verb
     async def get(self, sandbox_id: str) -> None:
         """Return `exists`, true if the sandbox has a token, and `run`, the id of an outside agent's live run."""
-        managed = self.manager.get(sandbox_id)
-        grant = self._grants.keep(managed.id, managed.notebook)
+        grant = self._grants.keep(*self._holder(sandbox_id))
         run = self.runs.outside_run(sandbox_id)
         live = run is not None and run.state in ("live", "away")
         self.finish({"exists": grant is not None, "run": run.id if run is not None and live else None})
@@ -414,9 +426,9 @@ class McpTokenHandler(SandboxAPIHandler):
         """Make a token, and revoke the earlier token. With `keep`, an existing token stays, and `token` is null."""
         if not self.manager.policy.allow_mcp:
             raise web.HTTPError(403, "This site does not allow MCP: see SandboxPolicy.allow_mcp.")
-        managed, address = self.manager.get(sandbox_id), self._address()
-        kept = self._grants.keep(managed.id, managed.notebook) if self.body().get("keep") is True else None
-        token = None if kept else self._grants.mint(managed.id, managed.notebook)
+        holder, address = self._holder(sandbox_id), self._address()
+        kept = self._grants.keep(*holder) if self.body().get("keep") is True else None
+        token = None if kept else self._grants.mint(*holder)
         self.set_status(200 if kept else 201)
         connect = connection_text(address, token) if token else None
         self.finish({"token": token, "path": f"{self.base_url.rstrip('/')}{MCP}", "connect": connect})
@@ -424,10 +436,14 @@ class McpTokenHandler(SandboxAPIHandler):
     @rest_verb
     async def delete(self, sandbox_id: str) -> None:
         """Revoke the token."""
-        managed = self.manager.get(sandbox_id)
-        self._grants.revoke(managed.id, managed.notebook)
+        self._grants.revoke(*self._holder(sandbox_id))
         self.set_status(204)
         self.finish()
+
+    def _holder(self, sandbox_id: str) -> tuple[str, str | None]:
+        """Return the holder of a token: a sandbox and its notebook. A fork has its own token, not the notebook's."""
+        managed = self.manager.get(sandbox_id)
+        return managed.id, None if managed.fork_of else managed.notebook
 
     def _address(self) -> str:
         """Return the field `url` of the body; default: the URL of the request. Raises HTTPError for an invalid URL."""

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import hashlib
 import hmac
 import itertools
 import json
+import logging
+import os
 import tempfile
 import time
 from array import array
@@ -31,6 +34,9 @@ Reach = Literal["live", "away", "lost", "finished"]
 """Connection to a run's kernel: `away` if the kernel has just disconnected, `lost` if it has stayed away."""
 _CLIPPED_CHARACTERS = 2000
 """Maximum length of each text in an event that arrives after the store has reached its limit."""
+
+
+logger = logging.getLogger(__name__)
 
 
 class UnknownRunError(SandboxError):
@@ -62,38 +68,59 @@ class Kernel(Protocol):
 
 
 class EventStore:
-    """Events in an unnamed temporary file. Only the positions of their ends are in memory."""
+    """Events in an unnamed temporary file. Only the positions of their ends are in memory.
+
+    If the file cannot be written, for example on a full disk, further events are in memory, with long texts clipped.
+    """
 
     def __init__(self, full_at: int) -> None:
         """Create the store. If it has more than `full_at` bytes, long texts of further events are clipped."""
         self._full_at = full_at
         self._ends = array("Q", [0])
         self._file: IO[bytes] | None = None
+        self._in_memory: list[str] = []
 
     def __len__(self) -> int:
-        return len(self._ends) - 1
+        return len(self._ends) - 1 + len(self._in_memory)
 
     @property
     def size(self) -> int:
-        """Number of stored bytes."""
+        """Number of bytes in the file."""
         return self._ends[-1]
 
     def append(self, event: dict[str, Any]) -> None:
-        """Store an event. Raises OSError if the disk is full."""
-        kept = clip_texts(event, _CLIPPED_CHARACTERS) if self.size > self._full_at else event
-        data = json.dumps(kept, separators=(",", ":")).encode()
+        """Store an event."""
+        if not self._in_memory:
+            try:
+                self._write(_json(event, clip=self.size > self._full_at).encode())
+            except OSError as error:
+                logger.warning("Events of a run are shortened and kept in memory, not on disk: %s", error)
+            else:
+                return
+        self._in_memory.append(_json(event, clip=True))
+
+    def _write(self, data: bytes) -> None:
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="llm-sandbox-nb-")  # noqa: SIM115 - closed in `close`
+            # Without a buffer, because a buffer would keep data that the disk has refused, and write it later.
+            self._file = tempfile.TemporaryFile(buffering=0, prefix="llm-sandbox-nb-")  # noqa: SIM115 - closed in `close`
         self._file.seek(self.size)
-        self._file.write(data)
+        if self._file.write(data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._ends.append(self.size + len(data))
 
     def read(self, start: int, most: int) -> list[str]:
         """Return events from number `start` on, as JSON: at least one event, then more up to `most` bytes."""
-        if self._file is None or start >= len(self):
-            return []
+        written = len(self._ends) - 1
+        if self._file is None or start >= written:
+            lines: list[str] = []
+            for line in self._in_memory[start - written :]:
+                most -= len(line)
+                if lines and most < 0:
+                    break
+                lines.append(line)
+            return lines
         end = start + 1
-        while end < len(self) and self._ends[end + 1] - self._ends[start] <= most:
+        while end < written and self._ends[end + 1] - self._ends[start] <= most:
             end += 1
         self._file.seek(self._ends[start])
         data = self._file.read(self._ends[end] - self._ends[start])
@@ -106,7 +133,11 @@ class EventStore:
         """Remove all events."""
         if self._file is not None:
             self._file.close()
-        self._file, self._ends = None, array("Q", [0])
+        self._file, self._ends, self._in_memory = None, array("Q", [0]), []
+
+
+def _json(event: Json, *, clip: bool) -> str:
+    return json.dumps(clip_texts(event, _CLIPPED_CHARACTERS) if clip else event, separators=(",", ":"))
 
 
 def clip_texts(value: Any, limit: int) -> Any:
@@ -258,14 +289,21 @@ class PublishedRun:
         return base64.b64decode(data)
 
     async def call_tool(
-        self, tool: str, arguments: Json, client: str, agreed: str, principal: str = ""
+        self,
+        tool: str,
+        arguments: Json,
+        client: str,
+        agreed: str,
+        principal: str = "",
+        *,
+        timeout: float | None = None,
     ) -> Json:
         """Let the run's kernel execute a call of an outside agent. Cancelling this coroutine ends the call.
 
         `principal` is the name of the caller's token, which owns the handles in the result.
 
         Raises:
-            RunControlError: if the kernel is not connected, or disconnects before its answer.
+            RunControlError: if the kernel fails, is not connected, does not answer in time, or disconnects first.
         """
         question = {
             "type": "tool",
@@ -275,7 +313,7 @@ class PublishedRun:
             "agreed": agreed,
             "principal": principal,
         }
-        answer = await self._ask(question, None, cancel={"type": "tool.cancel"})
+        answer = await self._ask(question, timeout, cancel={"type": "tool.cancel"})
         result = answer.get("result")
         if not isinstance(result, dict):
             raise RunControlError("The run's kernel gave no result; restart it.")

@@ -22,11 +22,13 @@ class Kernel:
     def __init__(self) -> None:
         self.run: Any = None
         self.asked: list[dict[str, Any]] = []
+        self.sandboxes: list[dict[str, Any]] = []
 
     def send(self, message: dict[str, Any]) -> None:
         self.asked.append(message)
         if message["type"] == "tool":
-            result = {"text": "ok", "data": {"said": message["arguments"]}, "error": False}
+            data = {"said": message["arguments"], "sandboxes": self.sandboxes}
+            result = {"text": "ok", "data": data, "error": False}
             self.run.take_answer({"id": message["id"], "error": None, "result": result})
 
     def dismiss(self, reason: str) -> None:

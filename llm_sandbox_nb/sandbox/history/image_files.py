@@ -151,10 +151,11 @@ class ImageFiles:
         below: bool = False,
         writer: ContentWriter | None = None,
     ) -> dict[str, Entry | None]:
+        """Read paths in the image. If that fails, discard the content that was written."""
         if not paths:
             return {}
-        connection = await self._connect()
-        reader = SnapshotReader(writer or self._store.writer(), self._store.length, self._store.limit)
+        writer = writer or self._store.writer()
+        reader = SnapshotReader(writer, self._store.length, self._store.limit)
         params = {
             "op": "describe",
             "paths": sorted(paths),
@@ -162,12 +163,17 @@ class ImageFiles:
             "below": below,
             "timeout": DESCRIBE_TIMEOUT,
         }
-        outcome = await connection.request_files(params, reader.take, DESCRIBE_TIMEOUT)
-        raise_error(outcome, "")
         try:
+            connection = await self._connect()
+            outcome = await connection.request_files(params, reader.take, DESCRIBE_TIMEOUT)
+            raise_error(outcome, "")
             snapshot = await asyncio.to_thread(reader.parse)
         except ProtocolError as error:
+            writer.discard()
             raise SandboxError(f"The files of the image cannot be read: {error}; try again.") from error
+        except BaseException:
+            writer.discard()
+            raise
         return {**dict.fromkeys(paths), **snapshot.entries}
 
 

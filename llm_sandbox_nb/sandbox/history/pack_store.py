@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
@@ -308,10 +308,13 @@ def keep_within(
     new: list[PackWriter] = []
     try:
         with index.transaction():
-            live = _live(index)
-            while sum(live.values()) > _SHARE_AFTER_DROPPING * limit and old:
-                _drop(index, old.pop(0))
-                live = _live(index)
+            uses = _uses(index)
+            stored = index.sql.execute("SELECT digest, size FROM objects")
+            live = {digest: size for digest, size in stored if digest in uses}
+            left = sum(live.values())
+            while left > _SHARE_AFTER_DROPPING * limit and old:
+                for digest in _drop(index, old.pop(0), uses):
+                    left -= live.pop(digest, 0)
             gone = _repack(index, packs, reader, live, new)
     except BaseException:
         for writer in new:
@@ -322,21 +325,35 @@ def keep_within(
     return gone, [writer.name for writer in new]
 
 
-def _live(index: Index) -> dict[bytes, int]:
-    """Return the size in bytes of each piece of content that an entry still uses, by digest."""
+def _uses(index: Index) -> Counter[bytes]:
+    """Return the number of entries that use each piece of content, by digest."""
     rows = index.sql.execute(
-        "SELECT entry FROM entries WHERE entry IS NOT NULL UNION ALL SELECT entry FROM image"
+        "SELECT entry FROM entries WHERE length(entry) UNION ALL SELECT entry FROM image WHERE length(entry)"
     )
-    named = digests(kept_entry(row[0]) for row in rows if row[0])
-    sizes = index.sql.execute("SELECT digest, size FROM objects")
-    return {digest: size for digest, size in sizes if digest in named}
+    return Counter(digest for row in rows for digest in digests([kept_entry(row[0])]))
 
 
-def _drop(index: Index, id: str) -> None:
-    """Drop a checkpoint. Its changes become changes of the checkpoints whose parent it was."""
+def _drop(index: Index, id: str, uses: Counter[bytes]) -> list[bytes]:
+    """Drop a checkpoint. Its changes become changes of the checkpoints whose parent it was.
+
+    Reduce `uses`, which `_uses` has made. Return the digests of the content that no entry uses any more.
+    """
     sql, number = index.sql, index.number(id)
     (parent,) = sql.execute("SELECT parent FROM checkpoints WHERE number = ?", (number,)).fetchone()
     children = [row[0] for row in sql.execute("SELECT number FROM checkpoints WHERE parent = ?", (number,))]
+    # An entry ends here, and begins in each child that has no own entry at its path.
+    changes = sql.execute(
+        "SELECT entry, (SELECT count(*) FROM checkpoints c WHERE c.parent = e.checkpoint AND NOT EXISTS"
+        " (SELECT 1 FROM entries own WHERE own.checkpoint = c.number AND own.path = e.path)) - 1 AS change"
+        " FROM entries e WHERE checkpoint = ? AND length(entry) AND change != 0",
+        (number,),
+    )
+    unused = []
+    for entry, change in changes:
+        for digest in digests([kept_entry(entry)]):
+            uses[digest] += change
+            if not uses[digest]:
+                unused.append(digest)
     for child in children:
         sql.execute(
             "INSERT OR IGNORE INTO entries SELECT ?, path, entry FROM entries WHERE checkpoint = ?",
@@ -348,6 +365,7 @@ def _drop(index: Index, id: str) -> None:
     sql.execute("DELETE FROM entries WHERE checkpoint = ?", (number,))
     sql.execute("DELETE FROM checkpoints WHERE number = ?", (number,))
     sql.execute("INSERT INTO dropped VALUES (?)", (id,))
+    return unused
 
 
 def _repack(

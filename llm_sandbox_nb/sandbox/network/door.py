@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -38,6 +39,10 @@ _RECORD = struct.Struct(">cI")
 _PIECE_BYTES = MAX_PAYLOAD - _RECORD.size
 _MAX_WAITING_PIECES = 8
 """Maximum number of pieces that wait to be sent to a program."""
+_PAUSE = 0.2
+"""Seconds until the next try after an error that may pass."""
+_PASSING_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
+"""Errors of `accept` that pass, for example when this process closes other files."""
 
 logger = logging.getLogger(__name__)
 
@@ -190,8 +195,15 @@ class Door:
     async def _accept(self, listener: socket.socket) -> None:
         with listener:
             while True:
-                async with self._places:
-                    accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+                try:
+                    async with self._places:
+                        accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+                except OSError as error:
+                    if error.errno not in _PASSING_ERRORS:
+                        self._closed = f"its listener failed ({error.strerror})"
+                        return
+                    await asyncio.sleep(_PAUSE)
+                    continue
                 self._begin(PlainSocket(accepted))
 
     async def _take_connections(self) -> None:
@@ -212,7 +224,7 @@ class Door:
             except SandboxLostError as error:
                 self._closed = str(error)
                 return
-            await asyncio.sleep(0.2)  # a restore, or a new owner, has cancelled all requests
+            await asyncio.sleep(_PAUSE)  # a restore, or a new owner, has cancelled all requests
 
     def _begin(self, connection: DoorConnection | PlainSocket) -> None:
         task = asyncio.create_task(self._serve_one(connection))

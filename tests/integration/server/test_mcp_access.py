@@ -16,6 +16,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 
 from llm_sandbox_nb.mcp_server.messages import META_CAPABILITIES, META_VERSION
 from llm_sandbox_nb.mcp_server.tools import TOOLS
+from llm_sandbox_nb.server import mcp_handlers
 
 
 @pytest.fixture
@@ -82,6 +83,30 @@ def test_a_token_opens_its_own_sandbox_only(endpoint: Endpoint) -> None:
     assert (
         endpoint.kernels[BOX].asked[-1]["arguments"]["sandbox"] == OTHER
     )  # a name that this kernel does not know
+
+
+def test_a_notebook_that_fails_or_hangs_is_listed_with_the_reason(
+    endpoint: Endpoint, jp_serverapp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_handlers, "_LIST_TIMEOUT", 0.2)
+    own = {"Authorization": f"Bearer {jp_serverapp.identity_provider.token}"}
+    other = endpoint.kernels[OTHER].run
+    endpoint.kernels[BOX].sandboxes = [{"sandbox": "main", "state": "open"}]
+
+    def listed() -> dict[str, str]:
+        found = json.loads(endpoint.call("list_sandboxes", arguments={}, headers=own).body)["result"]
+        assert not found["isError"]
+        states = {one["sandbox"]: one["state"] for one in found["structuredContent"]["sandboxes"]}
+        assert all(state in found["content"][0]["text"] for state in states.values())
+        return states
+
+    def fail(message: dict[str, Any]) -> None:
+        other.take_answer({"id": message["id"], "error": "The call failed."})
+
+    silent = "The run's kernel does not answer; interrupt or restart it."
+    for send, state in ((fail, "The call failed."), (lambda _: None, silent)):
+        monkeypatch.setattr(endpoint.kernels[OTHER], "send", send)
+        assert listed() == {BOX: "open", OTHER: state}
 
 
 def test_a_session_is_of_its_token(endpoint: Endpoint) -> None:

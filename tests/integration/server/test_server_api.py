@@ -227,6 +227,16 @@ def test_reset_and_restart(served: Served, sandbox: dict[str, Any]) -> None:
     assert run("ls file 2>&1 | tail -c 27") == b" No such file or directory\n"
 
 
+def test_a_reset_fork_stays_a_fork(served: Served, sandbox: dict[str, Any]) -> None:
+    fork = served.call("post", f"{API}/sandboxes/{sandbox['id']}/fork")[1]
+    status, reset = served.call("post", f"{API}/sandboxes/{fork['id']}/reset")
+    assert (status, reset["id"], reset["fork_of"]) == (200, fork["id"], sandbox["id"])
+    assert served.call("delete", f"{API}/sandboxes/{sandbox['id']}")[0] == 204
+    status, new = served.ask(sandbox["kernel_id"])
+    assert status == 201
+    assert new["id"] not in (sandbox["id"], fork["id"])
+
+
 EVADING = {
     "with the command line of the executor": """
 import os, signal, sys
@@ -420,6 +430,24 @@ def test_a_token_comes_with_ready_lines_and_ends_when_it_is_revoked(
     assert served.call("get", path)[1]["exists"] is True
     assert served.call("delete", path)[0] == 204
     assert served.call("get", path)[1]["exists"] is False
+
+
+def test_a_fork_leaves_the_token_of_its_notebook_alone(served: Served, sandbox: dict[str, Any]) -> None:
+    own = served.manager.get(sandbox["id"])
+    own.notebook = "a.ipynb"
+    status, fork = served.call("post", f"{API}/sandboxes/{own.id}/fork")
+    assert (status, fork["notebook"]) == (201, "a.ipynb")
+    path, forks = (f"{API}/sandboxes/{id}/mcp-token" for id in (own.id, fork["id"]))
+    grants = served.settings["llm_sandbox_mcp"].grants
+    token = served.call("post", path)[1]["token"]
+    assert served.call("get", forks) == (200, {"exists": False, "run": None})
+    assert grants.find(token).sandbox_id == own.id
+    of_fork = served.call("post", forks, {"keep": True})[1]["token"]
+    assert (grants.find(token).sandbox_id, grants.find(of_fork).sandbox_id) == (own.id, fork["id"])
+    for _ in range(2):
+        assert served.call("delete", forks)[0] == 204
+    assert grants.find(of_fork) is None
+    assert served.call("get", path)[1]["exists"] is True
 
 
 def test_paths_that_are_too_long(served: Served, sandbox: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -46,11 +47,12 @@ def sent(*numbers: int) -> socket.socket:
     return outside
 
 
-def test_the_door_itself_is_served(listener: socket.socket) -> None:
-    async def echo(client: ClosableStream) -> None:
-        await client.write(await client.read())
-        await client.close()
+async def echo(client: ClosableStream) -> None:
+    await client.write(await client.read())
+    await client.close()
 
+
+def test_the_door_itself_is_served(listener: socket.socket) -> None:
     async def whole() -> None:
         with sent(listener.fileno()) as outside:
             taken = await door.take_listener(CHANNEL, outside)
@@ -127,3 +129,51 @@ def test_more_than_it_serves_at_once_wait(listener: socket.socket) -> None:
 
     asyncio.run(whole())
     assert most == 3
+
+
+async def opened_door(listener: socket.socket) -> door.Door:
+    """A door that sends each program what it said."""
+    with sent(listener.fileno()) as outside:
+        return door.Door(CHANNEL, echo, listener=await door.take_listener(CHANNEL, outside))
+
+
+@pytest.mark.parametrize(
+    "number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED]
+)
+def test_an_error_that_passes_leaves_the_door_open(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(door, "_PAUSE", 0)
+
+    async def whole() -> None:
+        loop = asyncio.get_running_loop()
+        errors, accept = [OSError(number, os.strerror(number))] * 3, loop.sock_accept
+
+        async def accept_later(listening: socket.socket) -> tuple[socket.socket, Any]:
+            if errors:
+                raise errors.pop()
+            return await accept(listening)
+
+        monkeypatch.setattr(loop, "sock_accept", accept_later)
+        served = await opened_door(listener)
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(b"hello")
+        writer.write_eof()
+        assert await reader.read() == b"hello"
+        writer.close()
+        assert errors == []
+        assert served.closed == ""
+        await served.close()
+
+    asyncio.run(whole())
+
+
+def test_a_listener_that_fails_for_good_is_the_reason_of_the_closed_door(listener: socket.socket) -> None:
+    async def whole() -> None:
+        served = await opened_door(listener)
+        listener.shutdown(socket.SHUT_RDWR)
+        await eventually(lambda: served.closed == "its listener failed (Invalid argument)")
+        await served.close()
+        assert served.closed == "its listener failed (Invalid argument)"
+
+    asyncio.run(whole())

@@ -15,7 +15,9 @@ import pytest
 from history_help import ROOT, file_entry, files_at, keep
 
 from llm_sandbox_nb.sandbox.errors import HistoryError
+from llm_sandbox_nb.sandbox.history import pack_store
 from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
+from llm_sandbox_nb.sandbox.history.index import kept_entry
 from llm_sandbox_nb.sandbox.history.manifest import Entry
 from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 from llm_sandbox_nb.sandbox.history.packs import PackReader
@@ -35,6 +37,23 @@ def test_packs_have_the_content_that_is_used_and_no_more(tmp_path: Path) -> None
         keep(store, f"c{number}", {"/x": os.urandom(20_000)}, f"c{number - 1}" if number else None)
     assert store.dropped
     assert sum(path.stat().st_size for path in (tmp_path / "packs").iterdir()) == store.size
+    store.close()
+
+
+def test_to_drop_many_checkpoints_each_entry_is_read_twice_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PackStore(tmp_path)
+    files, big = {f"/small{number}": bytes([number]) for number in range(50)}, os.urandom(20_000)
+    for number in range(20):
+        keep(store, f"c{number}", files | {"/x": os.urandom(1000)}, f"c{number - 1}" if number else None)
+    reads: list[bytes] = []
+    monkeypatch.setattr(pack_store, "kept_entry", lambda row: reads.append(row) or kept_entry(row))
+    store.limit = len(big) + 2000
+    keep(store, "last", files | {"/x": big}, "c19")
+    assert store.dropped > 15
+    assert len(reads) <= 2 * (len(ROOT) + len(files) + 21)
+    assert files_at(store, "last") == files | {"/x": big}
     store.close()
 
 

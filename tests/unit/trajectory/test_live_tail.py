@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.server.runs import EventStore
+from llm_sandbox_nb.server.runs import EventStore, PublishedRun
 from llm_sandbox_nb.trajectory.live_tail import MAX_STREAM_CHARACTERS, LiveTail
 
 PIECE = st.one_of(
@@ -147,3 +152,39 @@ def test_a_full_store_clips() -> None:
     assert clipped["text"] == "y" * 2000 + " [... 8000 more characters]"
     assert len(clipped["list"][0]) < 2100
     store.close()
+
+
+class SmallDisk(io.FileIO):
+    """A file that has room for 100 bytes."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() >= 100:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(data[: 100 - self.tell()])
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_a_full_disk_clips_and_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    def made(**_: object) -> SmallDisk:
+        if not room:
+            raise FileNotFoundError("No usable temporary directory found")
+        return SmallDisk(tmp_path / "events", "w+b")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", made)
+    run = PublishedRun("r", "k", "o", full_at=10**6)
+    small = {"kind": "noted", "id": "a", "text": "é"}
+    events = [small, small, {"kind": "noted", "id": "b", "text": "x" * 10_000}, small]
+    run.take(0, events)
+    run.take(4, [{"kind": "run.finished", "id": "c", "stop_reason": "submitted"}])
+    assert (len(run.store), run.state) == (5, "finished")
+    read: list[Any] = []
+    while lines := run.store.read(len(read), 200):
+        assert sum(map(len, lines)) <= 200 or len(lines) == 1
+        read += map(json.loads, lines)
+    assert [event["kind"] for event in read] == ["noted"] * 4 + ["run.finished"]
+    assert [read[0], read[1], read[3]] == [small] * 3
+    assert read[2]["text"] == "x" * 2000 + " [... 8000 more characters]"
+    run.store.close()
+    assert len(run.store) == 0
