@@ -38,7 +38,6 @@ from llm_sandbox_nb.benchmark.runner import (
     opener_of,
 )
 from llm_sandbox_nb.benchmark.task import TASKS, Task, TaskError, load_task, task_names
-from llm_sandbox_nb.known_keys import public_address
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.model_names import make_model, typed_key_of
 from llm_sandbox_nb.model.scripted import Script, ScriptedModel
@@ -385,7 +384,6 @@ def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, An
         "allow": sorted(checked_entries(values["allow"])),
         "mcp_allow": sorted(values["mcp_allow"]),
     }
-    changeable["api_base"] = values["api_base"] and public_address(values["api_base"])
     config |= {name: value for name, value in changeable.items() if value != option(name).default}
     if values["mcp"]:
         config["mcp"] = [server.name for server in server_configs(values["mcp"])]

@@ -235,7 +235,6 @@ def test_folders_with_the_same_name_are_told_apart(
         (("--isolation", "bubblewrap"), "holds results with isolation 'process', not 'bubblewrap'"),
         (("--allow", "b.org,a.org"), "holds results with allow None, not ['a.org', 'b.org']"),
         (("--mcp_allow", "web"), "holds results with mcp_allow None, not ['web']"),
-        (("--api_base", "http://me:s3cret@h/v1"), "holds results with api_base None, not 'http://h/v1'"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
