@@ -86,7 +86,10 @@ def says_something(text: str) -> bool:
 
 
 def reply_kind(reply: Reply, was_sent: Callable[[str], bool]) -> ReplyKind:
-    """Classify a reply without a call. `was_sent` returns True for `own_words` of a text that the model has read."""
+    """Classify a reply without a call.
+
+    `was_sent(words)` returns True if the model has read a text whose `own_words` are exactly `words`.
+    """
     words = own_words(read_text_calls(reply.text, ()).text)
     if not words:
         had_text = bool(reply.text.strip()) and bool(_STEPS_LEFT.search(reply.text))

@@ -112,7 +112,8 @@ def _names(listed: object) -> tuple[str, ...]:
 def name_there(whole: str, sent: str, models: Sequence[str]) -> str | None:
     """Return the server's name for the model that the person called `whole`, and that requests called `sent`.
 
-    Return None unless exactly one name matches.
+    An exact name wins, then the only name that differs just in case, then the only name that ends with `/` and `sent`.
+    Return None if none of these ways gives exactly one name.
     """
     for name in (sent, whole):
         if name in models:

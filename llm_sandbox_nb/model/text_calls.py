@@ -69,7 +69,7 @@ class TextReply:
 
 
 def read_text_calls(text: str, tools: Sequence[Mapping[str, Any]], bash_blocks: bool = False) -> TextReply:
-    """Read the calls of the given tools from the final text of a reply. The time is linear for every text.
+    """Read the calls of the given tools from the final text of a reply. The time is linear in its length.
 
     `tools` are in OpenAI's form. With `bash_blocks`, a reply with exactly one fenced block, a ```bash, ```sh or
     ```shell block at its end, is read as a call of the tool for shell commands.

@@ -25,7 +25,8 @@ class BackgroundLoop:
         """Run `coroutine` and wait for it; cancel it on an interrupt or after `timeout` seconds.
 
         Raises:
-            KeyboardInterrupt, TimeoutError: after the coroutine has cleaned up, or `CLEAN_UP_SECONDS` later.
+            KeyboardInterrupt, TimeoutError: when the coroutine has cleaned up, but at most `CLEAN_UP_SECONDS` after its
+                cancellation.
         """
         job = BackgroundTask(self, coroutine)
         try:

@@ -1,6 +1,7 @@
 """Settings files: their places and their content.
 
-The project and the user may each have a file. A file that a flag or the environment names replaces both.
+The project and the user may each have a file. If a flag or an environment variable names a file, this file is
+used instead of both.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def open_sandbox(
         IsolationUnavailableError: if the isolation does not work here. The message has the remedy.
         ImageError: if the Docker image is missing or cannot be used.
     Raises, at once:
-        ValueError, FileNotFoundError: if an option is invalid. The message has the valid values.
+        ValueError, FileNotFoundError: if an option is invalid. The message has the remedy.
     """
     options = SandboxOptions(
         isolation,

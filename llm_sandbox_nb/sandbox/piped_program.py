@@ -13,7 +13,7 @@ MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 """Maximum bytes of each output stream. The executor sends the first half of these bytes at once. It holds the rest back
 until the program ends, and leaves out the middle of longer output."""
 _MAX_UNSENT_BYTES = 16 * 1024 * 1024
-"""Maximum number of bytes of input that the program has not read yet."""
+"""Maximum number of bytes of input that wait to be sent, because the program does not read the earlier input."""
 
 
 class PipedProgram:

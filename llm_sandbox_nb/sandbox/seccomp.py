@@ -222,8 +222,8 @@ privileges. A child process tries first, because under some emulators every call
 def load_filter() -> str:
     """Return a Python program that permanently installs the filter for its process and all children.
 
-    If the filter cannot be installed, the program continues without it. The executor's `open_calls` then finds the open
-    calls, and the sandbox's protection reports them.
+    If the filter cannot be installed, the program continues without it. The executor's `open_calls` then finds the
+    system calls that should be refused but can be used, and the sandbox's protection reports them.
     """
     codes = {machine: (filter_program(machine) or b"").hex() for machine in ("x86_64", "aarch64")}
     return f"{_LOAD}\nload_filter({codes!r})\n"

@@ -173,7 +173,7 @@ class RolloutWorkers:
         The records are below `folder`.
 
         Raises:
-            RolloutError: if no sandbox can be opened at all.
+            RolloutError: if the image, the isolation or an option cannot be used, or no rollout at all (`check_ended`).
         """
         folder.mkdir(parents=True, exist_ok=True)
         rollouts = await together(self.one(row, generator, folder, order) for order, row in enumerate(rows))
@@ -185,7 +185,7 @@ class RolloutWorkers:
         A lost rollout is repeated, up to the maximum number of attempts.
 
         Raises:
-            RolloutError: if no sandbox can be opened at all.
+            RolloutError: if the image, the isolation or an option cannot be used.
         """
         async with self._at_once:
             for number in range(1, self.setting.config.attempts + 1):

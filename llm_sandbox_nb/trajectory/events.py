@@ -653,7 +653,7 @@ class CallDecided(EventBase):
     observation: str | None = None
     """Text that is shown to the model, if the action is `observe`."""
     after: str = ""
-    """The end of `observation`, after the person's text, as in `call.finished`."""
+    """The end of `observation` after the person's text: remaining steps and advice, like `after` in `call.finished`."""
     original: Text | None = None
     """The replaced observation, if the action is `observe`."""
     source: str = ""

@@ -39,21 +39,17 @@ WAITING_FOR_CALL: Final = "Waiting for a call"
 """Words for the next step of an outside agent. The agent's next call may come at any time, or never."""
 NO_REPLY: Final = "No reply"
 LIMITS: Final = {
-    "words": 160,
-    "sentence": 90,
-    "ending": 100,
-    "name": 60,
-    "output": 4_000,
-    "diff": 64 * 1024,
-    "files": 2,
-    "failures": 2,
-    "changes": 100,
-    "arguments": 8,
+    "words": 160,  # characters of a line
+    "sentence": 90,  # characters of the model's first sentence in it
+    "ending": 100,  # characters of the last line of an output
+    "name": 60,  # characters of a name
+    "output": 4_000,  # characters of an output that are read
+    "diff": 64 * 1024,  # characters of a diff that are read
+    "files": 2,  # chips for files
+    "failures": 2,  # chips for failures
+    "changes": 100,  # changes that are read; an installation makes thousands
+    "arguments": 8,  # arguments that are read
 }
-"""Maximum numbers: characters of a line (`words`), its sentence, the last line of an output (`ending`), and a name;
-characters of an output and of a diff that are read; chips for files and for failures; changes and arguments that are
-read. An installation makes thousands of changes.
-"""
 _LINE_CHARACTERS, _NAME_CHARACTERS, _MAX_CHANGES = LIMITS["words"], LIMITS["name"], LIMITS["changes"]
 _FOLDER = re.compile(r"\s*cd\s+[^\s;&|]+\s*&&\s*")
 _MARKDOWN_MARK_PATTERN = re.compile(r"^\s*(?:#+|>|[-*+]|\d+\.)\s+")

@@ -488,7 +488,7 @@ export interface ICallDecided extends IEventBase {
   arguments: Record<string, unknown> | null;
   /** Text that is shown to the model, if the action is `observe`. */
   observation: string | null;
-  /** The end of `observation`, after the person's text, as in `call.finished`. */
+  /** The end of `observation` after the person's text: remaining steps and advice, like `after` in `call.finished`. */
   after: string;
   /** The replaced observation, if the action is `observe`. */
   original: Text | null;

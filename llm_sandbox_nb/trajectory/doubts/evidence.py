@@ -305,9 +305,9 @@ class Evidence:
         self.stop_reason: str | None = None
         """Reason of the run's end. None before the end."""
         self.output = "output"
-        """Path of the folder for results, relative to the folder of the run."""
+        """Path of the folder for results, relative to the working folder that the prompts name."""
         self.input = "input"
-        """Path of the folder with the input files, relative to the folder of the run."""
+        """Path of the folder with the input files, relative to the working folder that the prompts name."""
         self._steps: list[Step] | None = None
         self._at = (0, 0)
         self._by_name: dict[str, list[str]] = {}
