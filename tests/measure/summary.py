@@ -221,7 +221,9 @@ def repeated(lines: Iterable[Line], name: str) -> dict[str, Any]:
 
 def _ending(line: Line) -> str:
     """How a run ended: its stop reason, and the end of its answer."""
-    answer = " ".join(line["answer"].split())[-MAX_ENDING:]
+    answer = " ".join(line["answer"].split())
+    if len(answer) > MAX_ENDING:
+        answer = f"… {answer[-MAX_ENDING:].partition(' ')[2]}"
     return f"{line['stop']}: {answer or 'no answer'}"
 
 
