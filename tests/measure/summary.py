@@ -345,7 +345,7 @@ def repeated_tables(found: Mapping[str, Any]) -> str:
     for model, one in found["models"].items():
         for name, tasks in one.get("repeated", {}).items():
             lines = [
-                f"#### {model}, {name}: {REPEATED[name]} times each\n",
+                f"### {model}, {name}: {REPEATED[name]} times each\n",
                 "| task | right | answered | tokens in and out: mean, most | how the others ended, and how often |",
                 "|---|---|---|---|---|",
             ]

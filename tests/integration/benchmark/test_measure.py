@@ -342,7 +342,7 @@ def test_repeated_tasks_are_done_several_times_by_text_mode_alone(tmp_path: Path
         assert measured(tmp_path / "out", server, "--columns", "vanilla,text", "--rows", "readme") == 0
         assert len(server.requests) == 2 * REPEATED["readme"], "by text mode, with two replies each"
     page = (tmp_path / "docs" / summary.PAGE).read_text()
-    assert "#### scripted, readme: 20 times each" in page
+    assert "### scripted, readme: 20 times each" in page
     assert "| strawberry | 0 of 20 (0% to 16%) | 20 of 20 | " in page
     assert "| `submitted: 2/3` (20) |" in page
     assert "`readme`" not in page, "it is no set of the other tables"
