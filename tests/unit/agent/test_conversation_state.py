@@ -50,7 +50,7 @@ PASSED = ev.Checked(number=1, what="true", verdict=ev.Verdict(outcome="passed", 
         ([(6, ev.CheckStarted(number=1, what="true")), (1000, PASSED)], 6),
         ([(6, ev.RunFinished(stop_reason="steps", wall_time=float("inf")))], 0),
     ],
-    ids=["under way", "ended", "rewarded", "resumed", "killed and resumed", "paused", "checked", "damaged"],
+    ids=["running", "ended", "rewarded", "resumed", "killed and resumed", "paused", "checked", "damaged"],
 )
 def test_the_seconds_of_a_run_are_those_in_which_it_worked(
     events: list[tuple[float, ev.Event]], seconds: float

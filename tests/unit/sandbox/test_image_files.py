@@ -1,4 +1,4 @@
-"""What stays of files of the image that could not be read to their end."""
+"""Image files whose reading fails leave no open file and no partial pack."""
 
 from __future__ import annotations
 
