@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -208,4 +209,5 @@ def _measure(given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that peers remove their containers
     sys.exit(main())
