@@ -60,8 +60,9 @@ class NotebookRunsHandler(SandboxAPIHandler):
     @rest_verb
     async def get(self) -> None:
         """Return the newest runs of the notebook `path`: those next to it, and those in folders that kernels named."""
-        path = self.get_query_argument("path")
-        published = [run for run in self.runs.all() if run.notebook == path and run.folder is not None]
+        path = self.get_query_argument("path", strip=False)
+        runs = [run for run in self.runs.all() if run.folder is not None]
+        published = [run for run in runs if await self.runs.find_notebook(run) == path]
         folders = {run.folder.parent for run in published if run.folder is not None}
         root = contents_path(self, "")
         if (notebook := contents_path(self, path)) is not None:
@@ -143,7 +144,7 @@ class RunFileHandler(SandboxAPIHandler):
     @rest_verb
     async def get(self, run_id: str) -> None:
         """Return the bytes of the file `path` of the output folder."""
-        run, path = self.runs.get(run_id), self.get_query_argument("path")
+        run, path = self.runs.get(run_id), self.get_query_argument("path", strip=False)
         data = await run.file(path, self.runs.max_file_bytes, self.runs.answer_timeout)
         await self.download(path, data)
 
@@ -167,8 +168,12 @@ class RunPublishHandler(RunSocket):
 
     @ws_authenticated
     async def get(self, run_id: str) -> None:
-        """Authorise the request before the switch to a WebSocket."""
+        """Authorise the request before the switch to a WebSocket.
+
+        Wait for the adoption of sandboxes of an earlier server: the run may name one that outside agents use.
+        """
         await self.authorise()
+        await self.settings["llm_sandbox_manager"].ready()
         await super().get(run_id=run_id)
 
     def open(self, run_id: str) -> None:
