@@ -21,7 +21,7 @@ from llm_sandbox_nb.benchmark.commands import (
     prepare_scoring,
     unscored_keys,
 )
-from llm_sandbox_nb.cli import ENDED_WELL, FAILED, INTERRUPTED, MODEL_ERROR
+from llm_sandbox_nb.cli import ENDED_WELL, FAILED, INTERRUPTED, MODEL_ERROR, on_signals
 from llm_sandbox_nb.formatting import format_percent, plural
 from llm_sandbox_nb.options.table import UsageError
 
@@ -107,8 +107,7 @@ def _print_report(made: Prepared) -> int:
 async def _until_signal(work: Coroutine[Any, Any, object]) -> None:
     """Await `work`. SIGTERM and SIGHUP cancel the work as Ctrl-C does."""
     if task := asyncio.current_task():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        on_signals(task.cancel, signal.SIGTERM, signal.SIGHUP)
     await work
 
 

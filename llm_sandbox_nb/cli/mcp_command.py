@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.cli import ENDED_WELL, INTERRUPTED, SANDBOX_ERROR
+from llm_sandbox_nb.cli import ENDED_WELL, INTERRUPTED, SANDBOX_ERROR, on_signals
 from llm_sandbox_nb.cli.mcp_bridge import Bridge, OpenNotebook, open_notebooks
 from llm_sandbox_nb.mcp_server.sessions import ClientFacts
 from llm_sandbox_nb.mcp_server.stdio import StdioServer, line_writer, read_lines
@@ -64,8 +64,7 @@ def mcp_command(arguments: argparse.Namespace) -> int:
 async def _serve(values: dict[str, Any], notebook: str | None, own: bool, messages: Any) -> int:
     task = asyncio.current_task()
     assert task is not None
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    on_signals(task.cancel, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
     if not own:
         opened = await open_notebooks(Path(notebook) if notebook else None)
         if len(opened) == 1:

@@ -19,7 +19,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from llm_sandbox_nb.cli import ENDED_WELL, FAILED, INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, exit_code
+from llm_sandbox_nb.cli import (
+    ENDED_WELL,
+    FAILED,
+    INTERRUPTED,
+    MODEL_ERROR,
+    SANDBOX_ERROR,
+    exit_code,
+    on_signals,
+)
 from llm_sandbox_nb.cli.printer import Printer, doubts_text, harmless
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
@@ -203,10 +211,8 @@ async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run])
                 return
         task.cancel()
 
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, stop)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
+    on_signals(stop, signal.SIGINT)
+    on_signals(task.cancel, signal.SIGTERM, signal.SIGHUP)
     await work()
 
 
