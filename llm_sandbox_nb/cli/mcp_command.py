@@ -88,6 +88,7 @@ async def _bridge(opened: OpenNotebook, messages: Any) -> None:
 
 async def _serve_own(values: dict[str, Any], messages: Any) -> int:
     from llm_sandbox_nb.agent.control.pause_rules import PauseRules
+    from llm_sandbox_nb.agent.errors import InputError
     from llm_sandbox_nb.runs.outside_agent import start_agent
     from llm_sandbox_nb.runs.outside_calls import OutsideCalls
     from llm_sandbox_nb.sandbox.errors import SandboxError
@@ -102,9 +103,12 @@ async def _serve_own(values: dict[str, Any], messages: Any) -> int:
         print(error, file=sys.stderr)
         return SANDBOX_ERROR
     try:
-        agent = await start_agent(
-            box, output_dir=values["output_dir"], name=None, rules=PauseRules(), owned=False
-        )
+        try:
+            agent = await start_agent(
+                box, output_dir=values["output_dir"], name=None, rules=PauseRules(), owned=False
+            )
+        except InputError as error:
+            raise UsageError(str(error)) from error
         calls = OutsideCalls(agent)
         print(f"Recorded in {agent.run.folder}", file=sys.stderr, flush=True)
         try:

@@ -67,6 +67,9 @@ class Kernels:
     def owns(self, kernel_id: str) -> bool:
         return True
 
+    async def alive(self, kernel_id: str) -> bool:
+        return True
+
     async def notebook(self, kernel_id: str) -> str | None:
         return "a.ipynb"
 
