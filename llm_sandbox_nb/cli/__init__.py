@@ -91,7 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(sys.argv[1:] if arguments is None else list(arguments))
     except UsageError as error:
-        print(error, file=sys.stderr)
+        from llm_sandbox_nb.plain_text import plain
+
+        print(plain(str(error)), file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)

@@ -16,6 +16,7 @@ from llm_sandbox_nb.mcp_server.sessions import ClientFacts
 from llm_sandbox_nb.mcp_server.stdio import StdioServer, line_writer, read_lines
 from llm_sandbox_nb.options.table import GROUPS, QUERY, UsageError
 from llm_sandbox_nb.options.values import resolve, sandbox_options
+from llm_sandbox_nb.plain_text import plain
 
 _NEW_SANDBOX_OPTIONS = tuple(option.name for title in ("sandbox", "resources") for option in GROUPS[title])
 _OPENING_ARGUMENTS = ("isolation", "profile", "image", "network")
@@ -100,7 +101,7 @@ async def _serve_own(values: dict[str, Any], messages: Any) -> int:
     except (ValueError, TypeError, FileNotFoundError) as error:
         raise UsageError(f"{str(error).rstrip('.')}.") from error
     except SandboxError as error:
-        print(error, file=sys.stderr)
+        print(plain(str(error)), file=sys.stderr)
         return SANDBOX_ERROR
     try:
         try:

@@ -33,7 +33,7 @@ from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.options.parser import did_you_mean
-from llm_sandbox_nb.options.table import QUERY, UsageError
+from llm_sandbox_nb.options.table import QUERY, RESOURCE_OPTIONS, UsageError
 from llm_sandbox_nb.options.values import fields_of, resolve, sandbox_options, sure_to_pause
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.command_rules import MORE_STEPS
@@ -115,7 +115,7 @@ def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
     try:
         problem, code = run_to_end(lambda: _solve(values, started), started)
     except NotStartedError as error:
-        print(error, file=sys.stderr)
+        print(harmless(str(error)), file=sys.stderr)
         return error.code, None
     (run,) = started
     if values["save_litellm_response"]:
@@ -254,7 +254,10 @@ _RESUMABLE = frozenset(
         "repeated",
     }
 )
-_REPEATED_FLAGS = ("settings", "api_base", "api_key_env", "isolation", "network")
+_REPEATED_FLAGS = (
+    *("settings", "api_base", "api_key_env", "isolation", "network", "ca_bundle", "index_url", "proxy"),
+    *(option.name for option in RESOURCE_OPTIONS),
+)
 _REPEATED_LISTS = ("allow", "secret", "mcp", "mcp_allow", "tool", "doubt")
 """Options that a resumed run does not take from its record, so they must be given again."""
 
