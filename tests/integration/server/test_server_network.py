@@ -62,7 +62,13 @@ def test_the_kernel_serves_the_network(
             box = await second.acquire(replace(ASKED, ca_bundle=site))  # as a cell does, after `current`
             assert trusted[-1] == site
             assert (await box.run(FETCH)).text.count("ECHO") == 2
-            await second.stop()
+            await second.close()
+            monkeypatch.delenv("API_TOKEN")
+            third = ServerKeeper(ServerAddress(server.url, server.token), kernel)
+            files = await third.current()
+            assert files is not None
+            assert await files.list_files("/") != []
+            await third.stop()
 
     run(body(), timeout=120)
     assert in_processes(SECRET) == before

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_sandbox_nb.notebook import magic_options as arguments
+from llm_sandbox_nb.notebook.cell_task import sandbox_options
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.magics import SandboxMagics
 from llm_sandbox_nb.notebook.saved_runs import notebook_name
@@ -184,3 +185,9 @@ def test_a_line_after_a_subcommand_keeps_its_quotes() -> None:
 def test_any_line_with_variables_is_parsed_or_refused(line: str) -> None:
     with suppress(SandboxUsageError, SandboxInputError):
         assert isinstance(arguments.parse_line(PARSER, line, VARIABLES).input, list)
+
+
+def test_a_secret_without_a_value_is_refused_before_the_model_is_asked() -> None:
+    options = parse("-m scripted/strawberry --isolation bubblewrap --secret NO_TOKEN=api.example")
+    with pytest.raises(SandboxUsageError, match="NO_TOKEN has no value"):
+        sandbox_options(SandboxSettings(), options)
