@@ -165,15 +165,13 @@ class RunPublishHandler(RunSocket):
 
     _run_id = ""
     _run: PublishedRun | None = None
+    _claim: asyncio.Task[None] | None = None
+    """Task that opens a sandbox to outside agents."""
 
     @ws_authenticated
     async def get(self, run_id: str) -> None:
-        """Authorise the request before the switch to a WebSocket.
-
-        Wait for the adoption of sandboxes of an earlier server: the run may name one that outside agents use.
-        """
+        """Authorise the request before the switch to a WebSocket."""
         await self.authorise()
-        await self.settings["llm_sandbox_manager"].ready()
         await super().get(run_id=run_id)
 
     def open(self, run_id: str) -> None:
@@ -212,11 +210,19 @@ class RunPublishHandler(RunSocket):
         self._run.folder = run_folder(message.get("folder"), self._run_id)
         self._run.cell = run_cell(message.get("cell"))
         self._run.outside = self._outside_sandbox(message.get("outside"), kernel_id)
+        if message.get("outside") and self._run.outside is None:
+            self._claim = asyncio.ensure_future(self._claim_adopted(self._run, message["outside"], kernel_id))
         if message.get("goes_on") is True:
             self._run.go_on()
         ticket = self.runs.ticket(self._run_id, kernel_id)
         shared = SHARED_NOTEBOOKS in self.settings
         self.send({"type": "welcome", "next": len(self._run.store), "ticket": ticket, "shared": shared})
+
+    async def _claim_adopted(self, run: PublishedRun, sandbox_id: object, kernel_id: str) -> None:
+        """Open a sandbox of an earlier server to outside agents, as soon as this server has adopted it."""
+        await self.settings["llm_sandbox_manager"].ready()
+        if run.kernel is self:
+            run.outside = self._outside_sandbox(sandbox_id, kernel_id)
 
     def _outside_sandbox(self, sandbox_id: object, kernel_id: str) -> str | None:
         """Return the id of the sandbox that the kernel opens to outside agents, or None if it is another kernel's."""

@@ -515,11 +515,10 @@ def test_a_run_that_is_published_during_the_adoption_keeps_its_outside_agent(
         hello = {"type": "hello", "kernel_id": kernel, "owner": "owner", "outside": adopted.id}
         await socket.write_message(json.dumps(hello))
         assert json.loads(await socket.read_message())["type"] == "welcome"
-        await eventually(lambda: manager.has(adopted.id))
+        await eventually(lambda: runs.outside_run(adopted.id) is runs.get("run-1"))
         socket.close()
 
     served.run(publish())
-    assert runs.outside_run(adopted.id) is runs.get("run-1")
 
 
 def test_paths_that_are_too_long(served: Served, sandbox: dict[str, Any]) -> None:
