@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from llm_sandbox_nb.options.table import UsageError
@@ -90,7 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(sys.argv[1:] if arguments is None else list(arguments))
     except UsageError as error:
-        print(error, file=sys.stderr)
+        from llm_sandbox_nb.plain_text import plain
+
+        print(plain(str(error)), file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
@@ -108,6 +111,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         _drop_output()
         return FAILED
+
+
+def on_signals(action: Callable[[], object], *numbers: signal.Signals) -> None:
+    """Let the running event loop call `action` at these signals. A signal that `nohup` ignores stays ignored."""
+    import asyncio
+
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(number, action)
 
 
 def _require_utf8() -> None:

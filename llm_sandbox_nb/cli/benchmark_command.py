@@ -21,7 +21,8 @@ from llm_sandbox_nb.benchmark.commands import (
     prepare_scoring,
     unscored_keys,
 )
-from llm_sandbox_nb.cli import ENDED_WELL, FAILED, INTERRUPTED, MODEL_ERROR
+from llm_sandbox_nb.cli import ENDED_WELL, FAILED, INTERRUPTED, MODEL_ERROR, on_signals
+from llm_sandbox_nb.cli.printer import harmless
 from llm_sandbox_nb.formatting import format_percent, plural
 from llm_sandbox_nb.options.table import UsageError
 
@@ -55,7 +56,7 @@ def _report(out: Path, html: str | None) -> int:
     from llm_sandbox_nb.benchmark.report import as_text
 
     made = make_report(out, html)
-    print(as_text(made.found))
+    print(harmless(as_text(made.found)))
     if made.page is not None:
         print(made.page)
     whole = all(row["scored"] == row["planned"] for row in made.found["cells"])
@@ -65,7 +66,7 @@ def _report(out: Path, html: str | None) -> int:
 def _compare(out: Path, other: Path) -> int:
     from llm_sandbox_nb.benchmark.report import comparison_text
 
-    print(comparison_text(make_comparison(out, other)))
+    print(harmless(comparison_text(make_comparison(out, other))))
     return ENDED_WELL
 
 
@@ -82,7 +83,7 @@ def _until_over(made: Prepared, work: Callable[[list[Item]], Coroutine[Any, Any,
     try:
         asyncio.run(_until_signal(work(items)))
     except FatalError as error:
-        print(f"{error}", file=sys.stderr)
+        print(harmless(str(error)), file=sys.stderr)
         print(f"Stopped; results so far are in {out}.", file=sys.stderr)
         return MODEL_ERROR
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -97,9 +98,9 @@ def _print_report(made: Prepared) -> int:
     from llm_sandbox_nb.benchmark.report import as_text
 
     try:
-        print(as_text(make_report(made.out).found))
+        print(harmless(as_text(make_report(made.out).found)))
     except UsageError as error:
-        print(error, file=sys.stderr)
+        print(harmless(str(error)), file=sys.stderr)
     print(made.out)
     return FAILED if unscored_keys(made) else ENDED_WELL
 
@@ -107,8 +108,7 @@ def _print_report(made: Prepared) -> int:
 async def _until_signal(work: Coroutine[Any, Any, object]) -> None:
     """Await `work`. SIGTERM and SIGHUP cancel the work as Ctrl-C does."""
     if task := asyncio.current_task():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        on_signals(task.cancel, signal.SIGTERM, signal.SIGHUP)
     await work
 
 

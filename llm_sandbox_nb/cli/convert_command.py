@@ -39,10 +39,12 @@ def convert_command(arguments: argparse.Namespace) -> int:
     runs, folder = _read(arguments.run, form)
     written: set[str] = set()
     for number, (name, trajectory) in enumerate(runs.items(), 1):
-        out = arguments.out if len(runs) == 1 else _with_word(arguments.out, name)
-        if out in written:  # two names can lead to the same file name
-            out = _with_word(out, str(number))
-        written.add(out)
+        out = arguments.out
+        if len(runs) > 1 and not _is_address(out):
+            out = _with_word(out, name)
+            if out in written:  # two names can lead to the same file name
+                out = _with_word(out, str(number))
+            written.add(out)
         try:
             for line in _written(trajectory, folder, form, out, content=arguments.content):
                 print(harmless(line))
@@ -90,7 +92,7 @@ def _read(named: str, form: str) -> tuple[dict[str, Trajectory], Path]:
 
 def _form_of(out: str) -> str:
     """Return the format that the name of a file implies. Raises UsageError if the name implies no format."""
-    if out.startswith(("http://", "https://")):
+    if _is_address(out):
         return "opentelemetry"
     if not Path(out).suffix:
         return JOURNAL_FORM
@@ -101,6 +103,10 @@ def _form_of(out: str) -> str:
     if not fitting:
         raise UsageError(f"The name {out} does not imply a format: add --to {', '.join(WRITTEN)}.")
     return max(fitting, key=lambda pair: len(pair[0]))[1]
+
+
+def _is_address(out: str) -> bool:
+    return out.startswith(("http://", "https://"))
 
 
 def _with_word(out: str, word: str) -> str:
@@ -115,7 +121,7 @@ def _written(trajectory: Trajectory, folder: Path, form: str, out: str, *, conte
     """Write the files and return a line for each. Each branch gets its own file if the format has no branches."""
     if form == JOURNAL_FORM:
         return [str(_write_journal(trajectory, Path(out).expanduser()))]
-    if out.startswith(("http://", "https://")):
+    if _is_address(out):
         return [opentelemetry.send(opentelemetry.write(trajectory, folder, content=content), out)]
     paths = []
     for number, data in enumerate(write_record(trajectory, form, folder, content=content), 1):

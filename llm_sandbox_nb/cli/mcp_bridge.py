@@ -76,6 +76,9 @@ class Bridge:
     def __init__(self, opened: OpenNotebook, write: Callable[[Json], None]) -> None:
         self._opened = opened
         self._write = write
+        self._first = b""
+        """The client's `initialize`. It is repeated if the session ends at the server: stdio has no sessions, so the
+        client would not begin again."""
         self._session = ""
         self._version = ""
         self._running: dict[Any, asyncio.Task[None]] = {}
@@ -91,11 +94,13 @@ class Bridge:
                     self._write(error.to_json())
                     continue
                 if message.method == "notifications/cancelled":
-                    if task := self._running.get(message.params.get("requestId")):
+                    named = message.params.get("requestId")
+                    if isinstance(named, str | int) and (task := self._running.get(named)):
                         task.cancel()
                     continue
                 passing = self._pass_on(line, message)
                 if message.method == "initialize":
+                    self._first = line
                     await passing  # later requests belong to this session
                     continue
                 task = asyncio.ensure_future(passing)
@@ -119,7 +124,7 @@ class Bridge:
         finally:
             self._running.pop(message.id, None)
 
-    async def _answers(self, line: bytes, message: RpcMessage) -> AsyncIterator[Json]:
+    async def _answers(self, line: bytes, message: RpcMessage, *, again: bool = True) -> AsyncIterator[Json]:
         headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         if message.modern:
             headers |= {"MCP-Protocol-Version": str(message.meta[META_VERSION]), "Mcp-Method": message.method}
@@ -135,11 +140,19 @@ class Bridge:
                     yield json.loads(event)
                 return
             body = json.loads(await response.aread() or b"null")
+        known = isinstance(body, dict) and "jsonrpc" in body
+        if response.status_code == 404 and "Mcp-Session-Id" in headers and not known and again:
+            self._session = ""
+            async for _ in self._answers(self._first, read_message(self._first), again=False):
+                pass
+            async for answer in self._answers(line, message, again=False):
+                yield answer
+            return
         if not message.method or message.id is None:
             return
         if message.method == "initialize" and isinstance(body, dict) and "result" in body:
             self._version = str(body["result"].get("protocolVersion", ""))
-        if not isinstance(body, dict) or "jsonrpc" not in body:
+        if not known:
             said = str(body.get("message", "")) if isinstance(body, dict) else ""
             yield McpError(INTERNAL_ERROR, said or f"The server answers {response.status_code}.").to_json(
                 message.id

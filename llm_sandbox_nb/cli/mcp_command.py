@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.cli import ENDED_WELL, INTERRUPTED, SANDBOX_ERROR
+from llm_sandbox_nb.cli import ENDED_WELL, INTERRUPTED, SANDBOX_ERROR, on_signals
 from llm_sandbox_nb.cli.mcp_bridge import Bridge, OpenNotebook, open_notebooks
 from llm_sandbox_nb.mcp_server.sessions import ClientFacts
 from llm_sandbox_nb.mcp_server.stdio import StdioServer, line_writer, read_lines
 from llm_sandbox_nb.options.table import GROUPS, QUERY, UsageError
 from llm_sandbox_nb.options.values import resolve, sandbox_options
+from llm_sandbox_nb.plain_text import plain
 
 _NEW_SANDBOX_OPTIONS = tuple(option.name for title in ("sandbox", "resources") for option in GROUPS[title])
 _OPENING_ARGUMENTS = ("isolation", "profile", "image", "network")
@@ -64,8 +65,7 @@ def mcp_command(arguments: argparse.Namespace) -> int:
 async def _serve(values: dict[str, Any], notebook: str | None, own: bool, messages: Any) -> int:
     task = asyncio.current_task()
     assert task is not None
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    on_signals(task.cancel, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
     if not own:
         opened = await open_notebooks(Path(notebook) if notebook else None)
         if len(opened) == 1:
@@ -89,6 +89,7 @@ async def _bridge(opened: OpenNotebook, messages: Any) -> None:
 
 async def _serve_own(values: dict[str, Any], messages: Any) -> int:
     from llm_sandbox_nb.agent.control.pause_rules import PauseRules
+    from llm_sandbox_nb.agent.errors import InputError
     from llm_sandbox_nb.runs.outside_agent import start_agent
     from llm_sandbox_nb.runs.outside_calls import OutsideCalls
     from llm_sandbox_nb.sandbox.errors import SandboxError
@@ -100,12 +101,15 @@ async def _serve_own(values: dict[str, Any], messages: Any) -> int:
     except (ValueError, TypeError, FileNotFoundError) as error:
         raise UsageError(f"{str(error).rstrip('.')}.") from error
     except SandboxError as error:
-        print(error, file=sys.stderr)
+        print(plain(str(error)), file=sys.stderr)
         return SANDBOX_ERROR
     try:
-        agent = await start_agent(
-            box, output_dir=values["output_dir"], name=None, rules=PauseRules(), owned=False
-        )
+        try:
+            agent = await start_agent(
+                box, output_dir=values["output_dir"], name=None, rules=PauseRules(), owned=False
+            )
+        except InputError as error:
+            raise UsageError(str(error)) from error
         calls = OutsideCalls(agent)
         print(f"Recorded in {agent.run.folder}", file=sys.stderr, flush=True)
         try:

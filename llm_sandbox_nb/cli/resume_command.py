@@ -58,7 +58,7 @@ def resume_command(arguments: argparse.Namespace) -> int:
     try:
         problem, code = run_to_end(lambda: _resume(run, text, values, given), [run])
     except NotStartedError as error:
-        print(error, file=sys.stderr)
+        print(harmless(str(error)), file=sys.stderr)
         return error.code
     print_result(run, problem, flags)
     return exit_code_of(run) if code is None else code

@@ -19,13 +19,21 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from llm_sandbox_nb.cli import ENDED_WELL, FAILED, INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, exit_code
+from llm_sandbox_nb.cli import (
+    ENDED_WELL,
+    FAILED,
+    INTERRUPTED,
+    MODEL_ERROR,
+    SANDBOX_ERROR,
+    exit_code,
+    on_signals,
+)
 from llm_sandbox_nb.cli.printer import Printer, doubts_text, harmless
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.options.parser import did_you_mean
-from llm_sandbox_nb.options.table import QUERY, UsageError
+from llm_sandbox_nb.options.table import QUERY, RESOURCE_OPTIONS, UsageError
 from llm_sandbox_nb.options.values import fields_of, resolve, sandbox_options, sure_to_pause
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.command_rules import MORE_STEPS
@@ -107,7 +115,7 @@ def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
     try:
         problem, code = run_to_end(lambda: _solve(values, started), started)
     except NotStartedError as error:
-        print(error, file=sys.stderr)
+        print(harmless(str(error)), file=sys.stderr)
         return error.code, None
     (run,) = started
     if values["save_litellm_response"]:
@@ -203,10 +211,8 @@ async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run])
                 return
         task.cancel()
 
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, stop)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
+    on_signals(stop, signal.SIGINT)
+    on_signals(task.cancel, signal.SIGTERM, signal.SIGHUP)
     await work()
 
 
@@ -248,7 +254,10 @@ _RESUMABLE = frozenset(
         "repeated",
     }
 )
-_REPEATED_FLAGS = ("settings", "api_base", "api_key_env", "isolation", "network")
+_REPEATED_FLAGS = (
+    *("settings", "api_base", "api_key_env", "isolation", "network", "ca_bundle", "index_url", "proxy"),
+    *(option.name for option in RESOURCE_OPTIONS),
+)
 _REPEATED_LISTS = ("allow", "secret", "mcp", "mcp_allow", "tool", "doubt")
 """Options that a resumed run does not take from its record, so they must be given again."""
 

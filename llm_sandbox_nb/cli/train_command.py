@@ -57,7 +57,7 @@ def _run(arguments: Mapping[str, Any]) -> int:
     except (ConfigError, MissingPackageError, RecordError, TemplateError) as error:
         raise UsageError(str(error)) from error
     except RolloutError as error:
-        print(error, file=sys.stderr)
+        print(harmless(str(error)), file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         print(
@@ -104,7 +104,7 @@ def _evaluate(arguments: Mapping[str, Any]) -> int:
     except (ConfigError, MissingPackageError, ModelError, RecordError, TemplateError) as error:
         raise UsageError(str(error)) from error
     except FatalError as error:
-        print(error, file=sys.stderr)
+        print(harmless(str(error)), file=sys.stderr)
         return FAILED
     print(harmless("\n".join(evaluation_text(plan))))
     print(plan.out)

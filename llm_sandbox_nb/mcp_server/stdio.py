@@ -25,12 +25,16 @@ from llm_sandbox_nb.mcp_server.sessions import McpSession
 
 
 async def read_lines(stream: BinaryIO) -> AsyncIterator[bytes]:
-    """Yield the lines of a pipe, a file or a terminal until its end. Blank lines are skipped."""
+    """Yield the lines of a pipe, a file or a terminal until its end. Blank lines are skipped.
+
+    Python aborts at its end if a thread waits in `sys.stdin.buffer`. So the thread has a reader of its own.
+    """
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[bytes]()
 
     def read() -> None:
+        reader = open(stream.fileno(), "rb", closefd=False)  # noqa: SIM115 - a descriptor, closed elsewhere
         while True:
-            line = stream.readline(MAX_MESSAGE_BYTES + 1)
+            line = reader.readline(MAX_MESSAGE_BYTES + 1)
             try:
                 loop.call_soon_threadsafe(lines.put_nowait, line)
             except RuntimeError:  # the event loop has ended

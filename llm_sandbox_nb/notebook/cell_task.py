@@ -17,6 +17,7 @@ from llm_sandbox_nb.notebook.saved_runs import find_run, runs_folder
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.options.table import NOTEBOOK_SETTINGS, SANDBOX_OPTIONS
 from llm_sandbox_nb.options.values import fields_of, sure_to_pause
+from llm_sandbox_nb.sandbox.network.secrets import read_secrets
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | Non
     """Return the options of the sandbox. Options of the cell win over settings; without `options`, only settings count.
 
     Raises:
-        SandboxUsageError: if a name such as the isolation or the profile is unknown.
+        SandboxUsageError: if a name such as the isolation or the profile is unknown, or a secret has no value.
     """
     names = ("isolation", "profile", "image", "network", "allow", "secret")
     asked: dict[str, Any] = {
@@ -105,6 +106,7 @@ def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | Non
             **asked,
         )
         wanted.check_files()
+        read_secrets(wanted.secrets)
     except (ValueError, FileNotFoundError) as error:
         raise SandboxUsageError(str(error)) from error
     return wanted

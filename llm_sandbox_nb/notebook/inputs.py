@@ -29,7 +29,11 @@ def collect_inputs(
     """
     inputs: dict[str, Path | bytes] = {}
     for name in names:
-        for label, content in _named(name, namespace, frame_format):
+        try:
+            found = _named(name, namespace, frame_format)
+        except OSError as error:
+            raise SandboxInputError(f"{name[:200]!r} cannot be read ({error.strerror}): check -i.") from error
+        for label, content in found:
             if label in inputs:
                 raise SandboxInputError(f"Two inputs are called {label!r}: rename one of them.")
             inputs[label] = content

@@ -77,18 +77,24 @@ class McpCommand:
             self._end(keeper, revoke=words == ["--revoke"])
             return
         approve, out, new_token = _parsed(words)
-        rules = pause_rules(approve=approve)
+        rules = pause_rules(approve=approve or "auto")
         place = RunPlace(out, self.shell)
         sandbox = self.background.run(self.sandboxes.acquire(self.options()))
         token = self.background.run(keeper.mint_token(sandbox, keep=not new_token))
-        place.show(connection_text(keeper.url, token) if token else KEPT, secret=token is not None)
+        try:
+            place.show(connection_text(keeper.url, token) if token else KEPT, secret=token is not None)
+        except Exception:  # nobody has read the token, so the next attempt must not keep it
+            self.background.run(keeper.revoke_token(sandbox))
+            raise
         if self.opened.live(sandbox):
+            if approve is not None:
+                self.opened.change_approval(approve)
             print("The sandbox is open to outside agents already: its card shows their calls.")
             return
         print(OPEN)
         card = OutsideCard(self.shell, self.settings, keeper.publisher())
         starter = OutsideRuns(
-            keeper, sandbox, self.settings, self.shell, self.cell_task, approve, self.on_run
+            keeper, sandbox, self.settings, self.shell, self.cell_task, rules.approve, self.on_run
         )
         self.background.run(self._open(keeper, sandbox, rules, card, starter))
 
@@ -104,7 +110,14 @@ class McpCommand:
 
         def started(agent: OutsideAgent) -> None:
             calls = OutsideCalls(agent, follow_fork, starter.execute)
-            self.opened.keep(sandbox, calls)
+
+            def change_approval(approve: str) -> None:
+                starter.approve = approve
+                for one in calls.agents.values():
+                    if not one.ended:
+                        one.run.control.change(approve=approve, source="magic")
+
+            self.opened.keep(sandbox, calls, change_approval)
             card.publisher.take_calls(calls, server_id(sandbox))
             self.on_run(agent.run, card.output)
             card.start(agent.run)
@@ -171,10 +184,10 @@ class RunPlace:
             print(text)
 
 
-def _parsed(words: list[str]) -> tuple[str, str | None, bool]:
+def _parsed(words: list[str]) -> tuple[str | None, str | None, bool]:
     """Return the values of `--approve` and `--out`, and True if a new token was requested. Raises SandboxUsageError."""
     approve, out = take_value(USAGE, words, "--approve"), take_value(USAGE, words, "--out")
     new_token = take_flag(words, "--new-token")
     if words:
         raise SandboxUsageError(f"The command is %sandbox {USAGE}.")
-    return "auto" if approve is None else approve, out, new_token
+    return approve, out, new_token

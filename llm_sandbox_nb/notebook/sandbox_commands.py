@@ -100,10 +100,11 @@ class SandboxCommands:
         sandbox = self._sandbox()
         for path in paths:
             folder = sandbox.directories.input
-            target = posixpath.join(folder, path.resolve().name) if path.is_dir() else folder
+            place = posixpath.join(folder, path.resolve().name if path.is_dir() else path.name)
+            target = place if path.is_dir() else folder
             for left_out in self.background.run(sandbox.upload(path, target)):
                 print(plain(left_out))
-            print(f"Copied {path} to {posixpath.join(folder, path.resolve().name)}.")
+            print(f"Copied {path} to {place}.")
 
     def sh(self, rest: str) -> None:
         """Run a command in the sandbox's shell, which the model uses too."""

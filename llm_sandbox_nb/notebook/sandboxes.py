@@ -97,22 +97,24 @@ class KernelSandboxes:
             lambda options, _: start_sandbox(options), lambda box: box.close(), lambda box: box
         )
         self._sandbox: Sandbox | None = None
+        self._acquiring = asyncio.Lock()
         self._options = SandboxOptions()
         self._started = 0.0
         self.notice = ""
         """A notice about the sandbox, printed once."""
 
     async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
-        if fresh:
-            await self.stop()
-        sandbox = await self.current()
-        if sandbox is None:
-            options.check_files()
-            self._sandbox = await self._open(options)
-            self._options, self._started = options, time.time()
-            return self._sandbox
-        check_matches(options, started_with=self._options, protection=sandbox.protection)
-        return sandbox
+        async with self._acquiring:
+            if fresh:
+                await self.stop()
+            sandbox = await self.current()
+            if sandbox is None:
+                options.check_files()
+                self._sandbox = await self._open(options)
+                self._options, self._started = options, time.time()
+                return self._sandbox
+            check_matches(options, started_with=self._options, protection=sandbox.protection)
+            return sandbox
 
     async def _open(self, options: SandboxOptions, *, clone: bool = False) -> ChannelSandbox:
         """Return a prepared sandbox, or start one if none fits. The sandbox opens its clones in the same way."""
@@ -312,10 +314,12 @@ class OpenSandbox:
     def __init__(self) -> None:
         self._sandbox: Sandbox | None = None
         self._calls: OutsideCalls | None = None
+        self.change_approval: Callable[[str], None] = lambda approve: None
+        """Function that changes which calls wait for a person, to another value of `--approve`. Raises ControlError."""
 
-    def keep(self, sandbox: Sandbox, calls: OutsideCalls) -> None:
+    def keep(self, sandbox: Sandbox, calls: OutsideCalls, change_approval: Callable[[str], None]) -> None:
         """Let outside agents use `sandbox`."""
-        self._sandbox, self._calls = sandbox, calls
+        self._sandbox, self._calls, self.change_approval = sandbox, calls, change_approval
 
     def live(self, sandbox: Sandbox) -> bool:
         """Return True if outside agents can use this sandbox now."""

@@ -47,7 +47,7 @@ def notebook_name(namespace: Mapping[str, Any], environment: Mapping[str, str] =
 
 
 def runs_folder(settings: SandboxSettings, namespace: dict[str, Any]) -> Path:
-    return Path(settings.output_dir) / notebook_name(namespace)
+    return Path(settings.output_dir).expanduser() / notebook_name(namespace)
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,9 @@ def moved_runs(
     """Return the runs of the notebook's saved cards, except those in the notebook's folder. Never raises."""
     path = Path(environment.get("JPY_SESSION_NAME") or str(namespace.get("__vsc_ipynb_file__") or ""))
     shown = _shown_runs(path) if path.suffix == ".ipynb" else set()
-    shown -= {
-        folder.name
-        for folder in run_folders(Path(settings.output_dir) / notebook_name(namespace, environment))
-    }
-    found = {folder.name: folder for folder in run_folders(Path(settings.output_dir)) if folder.name in shown}
+    root = Path(settings.output_dir).expanduser()
+    shown -= {folder.name for folder in run_folders(root / notebook_name(namespace, environment))}
+    found = {folder.name: folder for folder in run_folders(root) if folder.name in shown}
     return MovedRuns(tuple(found.values()), len(shown - found.keys()))
 
 

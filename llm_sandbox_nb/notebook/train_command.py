@@ -110,8 +110,10 @@ class TrainCommand:
         """Run an action that prints, and show its output at the end."""
         with tempfile.TemporaryFile() as said:
             process = _start(words, said, subprocess.PIPE)
+            assert process.stdout is not None
             try:
-                printed, _ = process.communicate()
+                printed = process.stdout.read()
+                process.wait()
             except BaseException:
                 _stop(process)
                 raise
@@ -135,10 +137,23 @@ def _parsed(words: list[str]) -> argparse.Namespace | None:
         return None
 
 
+_UNTIL_KERNEL_ENDS = """
+import os, signal, sys, threading
+def wait():
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=wait, daemon=True).start()
+from llm_sandbox_nb.cli import main
+sys.exit(main())
+"""
+"""Program of the process. Its stdin is a pipe that ends with the kernel. Without it, the training would go on unseen,
+hold the graphics card, and lock its folder."""
+
+
 def _start(words: list[str], said: IO[bytes], printed: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "llm_sandbox_nb", "train", *words]
+    command = [sys.executable, "-c", _UNTIL_KERNEL_ENDS, "train", *words]
     return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=printed, stderr=said, start_new_session=True
+        command, stdin=subprocess.PIPE, stdout=printed, stderr=said, start_new_session=True
     )
 
 

@@ -17,7 +17,7 @@ from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
 from llm_sandbox_nb.sandbox.history.stores import remove_stale
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, automatic_isolations
 from llm_sandbox_nb.sandbox.leftover_folders import remove_temporary_folders
-from llm_sandbox_nb.sandbox.network.secrets import parse_secrets
+from llm_sandbox_nb.sandbox.network.secrets import parse_secrets, read_secrets
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 from llm_sandbox_nb.windows import NO_SANDBOX, is_windows
 
@@ -197,6 +197,7 @@ def open_sandbox(
         secrets=parse_secrets([secrets] if isinstance(secrets, str) else secrets),
     )
     options.check_files()
+    read_secrets(options.secrets)  # raises before a run asks its model
     return OpeningSandbox(options)
 
 

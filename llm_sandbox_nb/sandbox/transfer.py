@@ -124,7 +124,8 @@ class UploadPlan:
 def plan_upload(source: Path) -> UploadPlan:
     """List the entries of an upload of `source`, which is a file or a folder whose content is uploaded.
 
-    Links stay links, wherever they lead. Pipes, sockets and devices are left out.
+    Links stay links, wherever they lead. Pipes, sockets and devices are left out. If `source` itself is a link to a
+    file, the file is uploaded with the name of the link.
 
     Raises:
         FileNotFoundError: if `source` is missing.
@@ -134,7 +135,7 @@ def plan_upload(source: Path) -> UploadPlan:
     root = source.resolve()
     if stat.S_ISREG(info.st_mode):
         _check_readable(root)
-        return UploadPlan([Planned(FILE, os.fsencode(root.name), root, info.st_mode)])
+        return UploadPlan([Planned(FILE, os.fsencode(source.name), root, info.st_mode)])
     if not stat.S_ISDIR(info.st_mode):
         raise TransferError(f"{source} is neither a file nor a folder; upload one of these.")
     plan = UploadPlan()

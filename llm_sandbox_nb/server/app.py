@@ -68,12 +68,14 @@ class SandboxApp(ExtensionApp):
         self.histories = HistoryReaders()
         key = hashlib.sha256(f"{server.root_dir}|{server.base_url}".encode()).hexdigest()[:32]
         tokens = Path(jupyter_data_dir()) / "llm_sandbox_nb" / f"mcp-tokens-{key}.json"
+        grants = McpGrants(tokens)
+        grants.lives = self.manager.has
         self.settings.update(
             {
                 SETTING: self.manager,
                 RUNS_SETTING: self.runs,
                 HISTORIES_SETTING: self.histories,
-                MCP_SETTING: McpServices(McpGrants(tokens), runs=self.manager.policy.allow_mcp_runs),
+                MCP_SETTING: McpServices(grants, runs=self.manager.policy.allow_mcp_runs),
             }
         )
 

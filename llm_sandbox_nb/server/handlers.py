@@ -301,7 +301,7 @@ class FilesHandler(SandboxAPIHandler):
     async def get(self, sandbox_id: str) -> None:
         """Return the entries below `path` (default: the working directory) to `depth` levels (default 1)."""
         sandbox = self.manager.running(sandbox_id, used=False)
-        path = self.get_query_argument("path", sandbox.directories.root)
+        path = self.get_query_argument("path", sandbox.directories.root, strip=False)
         depth = self.get_query_argument("depth", "1")
         if depth not in _DEPTHS:
             raise ValueError("'depth' must be a number from 1 to 10.")
@@ -347,7 +347,7 @@ class FileHandler(SandboxAPIHandler):
     async def get(self, sandbox_id: str) -> None:
         """Return the bytes of the file `path`."""
         sandbox = self.manager.running(sandbox_id)
-        path = self.get_query_argument("path")
+        path = self.get_query_argument("path", strip=False)
         await self.download(path, await sandbox.read_file(path, limit=self.manager.max_download_bytes))
 
     @rest_verb
@@ -355,7 +355,9 @@ class FileHandler(SandboxAPIHandler):
         """Write the request's body to the file `path`. Missing folders are made, and an existing file is replaced."""
         sandbox = self.manager.running(sandbox_id)
         if self._body is not None:
-            await sandbox.write_from(self.get_query_argument("path"), self._body, self._body.tell())
+            await sandbox.write_from(
+                self.get_query_argument("path", strip=False), self._body, self._body.tell()
+            )
         self.set_status(204)
         self.finish()
 

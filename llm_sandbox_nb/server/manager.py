@@ -91,8 +91,8 @@ class SandboxManager(LoggingConfigurable):
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._watcher = Housekeeping(self)
         self._closing = False
-        self.live_kernels: Callable[[], Collection[str]] = tuple
-        """Function that returns the kernels with a live run. Their sandboxes are never idle."""
+        self.live_kernels: Callable[..., Collection[str]] = lambda **_: ()
+        """Function that returns the kernels with a live run: see `RunRegistry.live_kernels`."""
 
     async def ready(self) -> None:
         """Wait until sandboxes of an earlier server are adopted, so that no client is refused too early."""
@@ -147,6 +147,9 @@ class SandboxManager(LoggingConfigurable):
             raise UnknownSandboxError(
                 f"No sandbox {sandbox_id:.64} on this server (it may have been stopped, or removed when idle)."
             ) from None
+
+    def has(self, sandbox_id: str) -> bool:
+        return sandbox_id in self._sandboxes
 
     def running(self, sandbox_id: str, *, used: bool = True) -> ChannelSandbox:
         """Return the open sandbox with this id, and reset its idle timer if `used`.
@@ -279,6 +282,8 @@ class SandboxManager(LoggingConfigurable):
         managed = self.get(sandbox_id)
         async with self._locks[managed.kernel_id]:
             self.get(sandbox_id)
+            if managed.fork_of is None:  # a later server adopts the oldest, which must not be a prepared one
+                self._prepared.prepare(managed.options, 0, 0, managed.kernel_id)
             await self.end(managed, "It was reset; the next use finds an empty one.")
             managed = ManagedSandbox(
                 managed.id, managed.kernel_id, managed.notebook, managed.options, managed.fork_of
@@ -308,10 +313,11 @@ class SandboxManager(LoggingConfigurable):
 
     async def stop_idle(self, kernel_id: str, most: int | None) -> list[ManagedSandbox]:
         """End at most `most` idle sandboxes of other kernels, longest idle first."""
-        stopped = self.idle(kernel_id)[:most]
-        for managed in stopped:
+        stopped: list[ManagedSandbox] = []
+        while len(stopped) != most and (idle := self.idle(kernel_id)):
+            stopped.append(idle[0])
             await self.end(
-                managed, "It was idle, and was stopped to make room; the next use starts a new one."
+                idle[0], "It was idle, and was stopped to make room; the next use starts a new one."
             )
         return stopped
 
@@ -461,6 +467,8 @@ async def why_end(manager: SandboxManager, managed: ManagedSandbox) -> str | Non
         return "It died or stopped answering; the next use starts a new one."
     if reason := await _without_kernel(manager, managed):
         return reason
+    if managed.kernel_id in manager.live_kernels(outside=False):  # the run may wait for a person
+        managed.touch()
     idle, limit = managed.idle_seconds, manager.cull_idle_timeout
     if 0 < limit <= idle:
         return f"It was not used for {format_duration(idle)}; the next use starts a new one."

@@ -42,6 +42,9 @@ class McpGrants:
         self._grants = {grant.name: grant for grant in self._read()}
         self.on_revoked: Callable[[str], None] = lambda name: None
         """Function that is called with the name of each revoked grant."""
+        self.lives: Callable[[str], bool] = lambda sandbox_id: False
+        """Function that returns True if a sandbox has not ended. Such a sandbox keeps its token, also if its notebook
+        was renamed and a new notebook has the earlier path."""
 
     def mint(self, sandbox_id: str, notebook: str | None) -> str:
         """Return a new token for a sandbox, and revoke the earlier token. The token cannot be read again."""
@@ -53,12 +56,18 @@ class McpGrants:
         return token
 
     def keep(self, sandbox_id: str, notebook: str | None) -> Grant | None:
-        """Return the grant of a sandbox. A new sandbox of a notebook gets the grant of the earlier sandbox."""
+        """Return the grant of a sandbox. A new sandbox of a notebook gets the grant of the earlier sandbox.
+
+        `notebook` is the current path of the notebook, under which the grant is stored from now on.
+        """
         grant = self._of(sandbox_id, notebook)
-        if grant is not None and grant.sandbox_id != sandbox_id:
-            self._grants[grant.name] = grant = replace(grant, sandbox_id=sandbox_id)
+        if grant is None:
+            return None
+        now = replace(grant, sandbox_id=sandbox_id, notebook=notebook or grant.notebook)
+        if now != grant:
+            self._grants[now.name] = now
             self._write()
-        return grant
+        return now
 
     def find(self, token: str) -> Grant | None:
         """Return the grant of a token, or None for an unknown token."""
@@ -86,8 +95,10 @@ class McpGrants:
     def _of(self, sandbox_id: str, notebook: str | None) -> Grant | None:
         grants = self._grants.values()
         same = (grant for grant in grants if grant.sandbox_id == sandbox_id)
-        before = (grant for grant in grants if notebook is not None and grant.notebook == notebook)
-        return next(same, None) or next(before, None)
+        before = (
+            grant for grant in grants if grant.notebook == notebook and not self.lives(grant.sandbox_id)
+        )
+        return next(same, None) or (next(before, None) if notebook is not None else None)
 
     def _read(self) -> list[Grant]:
         try:

@@ -60,8 +60,9 @@ class NotebookRunsHandler(SandboxAPIHandler):
     @rest_verb
     async def get(self) -> None:
         """Return the newest runs of the notebook `path`: those next to it, and those in folders that kernels named."""
-        path = self.get_query_argument("path")
-        published = [run for run in self.runs.all() if run.notebook == path and run.folder is not None]
+        path = self.get_query_argument("path", strip=False)
+        runs = [run for run in self.runs.all() if run.folder is not None]
+        published = [run for run in runs if await self.runs.find_notebook(run) == path]
         folders = {run.folder.parent for run in published if run.folder is not None}
         root = contents_path(self, "")
         if (notebook := contents_path(self, path)) is not None:
@@ -143,7 +144,7 @@ class RunFileHandler(SandboxAPIHandler):
     @rest_verb
     async def get(self, run_id: str) -> None:
         """Return the bytes of the file `path` of the output folder."""
-        run, path = self.runs.get(run_id), self.get_query_argument("path")
+        run, path = self.runs.get(run_id), self.get_query_argument("path", strip=False)
         data = await run.file(path, self.runs.max_file_bytes, self.runs.answer_timeout)
         await self.download(path, data)
 
@@ -164,6 +165,8 @@ class RunPublishHandler(RunSocket):
 
     _run_id = ""
     _run: PublishedRun | None = None
+    _claim: asyncio.Task[None] | None = None
+    """Task that opens a sandbox to outside agents."""
 
     @ws_authenticated
     async def get(self, run_id: str) -> None:
@@ -207,11 +210,19 @@ class RunPublishHandler(RunSocket):
         self._run.folder = run_folder(message.get("folder"), self._run_id)
         self._run.cell = run_cell(message.get("cell"))
         self._run.outside = self._outside_sandbox(message.get("outside"), kernel_id)
+        if message.get("outside") and self._run.outside is None:
+            self._claim = asyncio.ensure_future(self._claim_adopted(self._run, message["outside"], kernel_id))
         if message.get("goes_on") is True:
             self._run.go_on()
         ticket = self.runs.ticket(self._run_id, kernel_id)
         shared = SHARED_NOTEBOOKS in self.settings
         self.send({"type": "welcome", "next": len(self._run.store), "ticket": ticket, "shared": shared})
+
+    async def _claim_adopted(self, run: PublishedRun, sandbox_id: object, kernel_id: str) -> None:
+        """Open a sandbox of an earlier server to outside agents, as soon as this server has adopted it."""
+        await self.settings["llm_sandbox_manager"].ready()
+        if run.kernel is self:
+            run.outside = self._outside_sandbox(sandbox_id, kernel_id)
 
     def _outside_sandbox(self, sandbox_id: object, kernel_id: str) -> str | None:
         """Return the id of the sandbox that the kernel opens to outside agents, or None if it is another kernel's."""

@@ -399,9 +399,14 @@ class RunRegistry(LoggingConfigurable):
         """Return all runs, oldest first."""
         return list(self._runs.values())
 
-    def live_kernels(self) -> set[str]:
-        """Return the ids of the kernels with a run that is not over."""
-        return {run.kernel_id for run in self._runs.values() if run.state in ("live", "away")}
+    def live_kernels(self, *, outside: bool = True) -> set[str]:
+        """Return the ids of the kernels with a run that is not over.
+
+        The run of an outside agent lasts until a person ends it, so it tells little about the use of the sandbox. It
+        counts only if `outside` is true.
+        """
+        live = (run for run in self._runs.values() if run.state in ("live", "away"))
+        return {run.kernel_id for run in live if outside or run.outside is None}
 
     def outside_run(self, sandbox_id: str) -> PublishedRun | None:
         """Return the newest run, preferably a live run, in which an outside agent uses this sandbox."""
@@ -421,9 +426,14 @@ class RunRegistry(LoggingConfigurable):
 
     async def describe(self, run: PublishedRun) -> Json:
         """Return the description of a run for clients, with the current path of its notebook."""
+        await self.find_notebook(run)
+        return run.to_json()
+
+    async def find_notebook(self, run: PublishedRun) -> str | None:
+        """Return the current path of a run's notebook, or the last known path if the kernel has ended."""
         if self._kernels.owns(run.kernel_id):
             run.notebook = await self._kernels.notebook(run.kernel_id) or run.notebook
-        return run.to_json()
+        return run.notebook
 
     def ticket(self, run_id: str, kernel_id: str) -> str:
         """Return the ticket with which a kernel may publish its run at this server after a restart."""

@@ -170,6 +170,20 @@ def test_stdio_gives_a_sandbox_of_its_own_and_ends_with_its_client(tmp_path: Pat
     assert next(step.calls[0].tool for step in Run.load(folder).steps if step.calls) == "execute_bash"
 
 
+def test_a_signal_ends_stdio_while_it_waits_for_a_message(tmp_path: Path) -> None:
+    client = Stdio(tmp_path, "--isolation", "process")
+    client.ask("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={"name": "c"})
+    client.process.terminate()
+    assert client.process.wait(PATIENCE) == 130
+    assert "Fatal" not in client.end()[1]
+
+
+def test_an_output_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    code, errors = Stdio(tmp_path, "--isolation", "process", "--output_dir", "/proc/none").end()
+    assert (code, errors.count("\n")) == (2, 1), errors
+    assert "choose another output folder" in errors
+
+
 def test_a_notebook_that_is_not_open_is_said(tmp_path: Path) -> None:
     client = Stdio(tmp_path, "--notebook", "a.ipynb")
     code, errors = client.end()

@@ -44,6 +44,8 @@ class ServerKeeper:
         self._kernel_id = kernel_id
         self._sandbox: ServerSandbox | None = None
         self._key = ("", "")
+        self._ca_bundle: Path | None = None
+        """Certificates of the site that the network proxy of the sandbox trusts."""
 
     def publisher(self) -> RunPublisher:
         return RunPublisher(self._address, self._kernel_id)
@@ -84,8 +86,13 @@ class ServerKeeper:
         """Run the sandbox's network proxy in this kernel, so that secrets never reach the server."""
         from llm_sandbox_nb.sandbox.network.door import MAX_RELAYED_CONNECTIONS, WAY_OUT
 
-        if WAY_OUT not in sandbox.protection.details or sandbox.network is not None:
+        if WAY_OUT not in sandbox.protection.details:
             return
+        if sandbox.network is not None:
+            if options.ca_bundle == self._ca_bundle:
+                return
+            await sandbox.network.close()
+        self._ca_bundle = options.ca_bundle
         from llm_sandbox_nb.sandbox.network.attach import serve_network
 
         started = SandboxOptions.from_json({**model["settings"], "isolation": None})
@@ -109,7 +116,8 @@ class ServerKeeper:
         if not model or model["state"] != "running":
             return None
         sandbox = await self._connected(model)
-        await self._serve_network(sandbox, model, SandboxOptions())
+        with suppress(ValueError):  # a secret has no value in this kernel: the next `acquire` refuses
+            await self._serve_network(sandbox, model, SandboxOptions(ca_bundle=self._ca_bundle))
         return sandbox
 
     async def status(self) -> SandboxStatus:

@@ -131,6 +131,8 @@ class ServerSandbox(ChannelSandbox):
         self._address = address
         self._patience = patience
         self._own = own
+        self._unwanted: asyncio.Task[None] | None = None
+        """Task that ends a clone whose caller was cancelled."""
         super().__init__(
             ReconnectingChannel(address, self.server_id, patience),
             id=str(model["sandbox_id"]),
@@ -150,9 +152,14 @@ class ServerSandbox(ChannelSandbox):
 
     async def clone(self) -> ServerSandbox:
         """See `CheckpointingSandbox.clone`. The server applies its policy, and ends the clone when this kernel ends."""
-        _, model = await ask_server(
-            self._address, f"sandboxes/{self.server_id}/fork", "POST", {}, timeout=START_TIMEOUT
+        making = asyncio.ensure_future(
+            ask_server(self._address, f"sandboxes/{self.server_id}/fork", "POST", {}, timeout=START_TIMEOUT)
         )
+        try:
+            _, model = await asyncio.shield(making)
+        except asyncio.CancelledError:  # the server makes the clone in any case
+            self._unwanted = asyncio.ensure_future(self._end_unwanted(making))
+            raise
         sandbox = ServerSandbox(self._address, model, patience=self._patience, own=True)
         try:
             await sandbox.connect()
@@ -164,11 +171,19 @@ class ServerSandbox(ChannelSandbox):
             raise
         return sandbox
 
+    async def _end_unwanted(self, making: Awaitable[tuple[int, dict[str, Any]]]) -> None:
+        with contextlib.suppress(SandboxError, ValueError):
+            _, model = await making
+            await self._delete(model["id"])
+
     async def _delete_own(self) -> None:
         if self._own:
             # If this fails, the server ends the clone, at the latest with this kernel.
             with contextlib.suppress(SandboxError):
-                await ask_server(self._address, f"sandboxes/{self.server_id}", "DELETE")
+                await self._delete(self.server_id)
+
+    async def _delete(self, server_id: str) -> None:
+        await ask_server(self._address, f"sandboxes/{server_id}", "DELETE")
 
 
 class ReconnectingChannel(Channel):

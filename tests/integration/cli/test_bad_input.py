@@ -63,6 +63,7 @@ def test_no_isolation_that_works(command_line: CommandLine, tmp_path: Path) -> N
         (("--prompt_config", "empty.yaml"), "system_prompt"),
         (("--output_dir", "broken.yaml"), "broken.yaml"),
         (("--output_dir", "/proc/nowhere"), "/proc/nowhere"),
+        (("--isolation", "bubblewrap", "--secret", "NO_TOKEN=api.example"), "NO_TOKEN has no value"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

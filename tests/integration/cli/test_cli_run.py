@@ -172,6 +172,19 @@ def test_an_interrupt_ends_the_command_and_keeps_the_record(
     assert not processes_with(mark)
 
 
+def test_a_run_goes_on_when_its_terminal_closes_under_nohup(
+    command_line: CommandLine, tmp_path: Path
+) -> None:
+    name = script(tmp_path, f"echo started; until [ -e {tmp_path / 'go'} ]; do sleep 0.05; done")
+    words = command_line.words("run", "--query", "Wait", "--llm_name", name, *PROCESS)
+    before = child_pids()
+    process = command_line.start("nohup", *words)
+    until(lambda: "| started" in command_line.shown())
+    process.send_signal(signal.SIGHUP)
+    (tmp_path / "go").touch()
+    assert command_line.finish(process, before).code == 0
+
+
 def test_a_killed_run_is_readable_to_its_last_event(command_line: CommandLine, tmp_path: Path) -> None:
     name = script(tmp_path, f"echo started; sleep {own_mark()}")
     process = command_line.start_warm("run", "--query", "Wait", "--llm_name", name, *PROCESS)

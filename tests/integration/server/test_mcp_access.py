@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from mcp_endpoint import BOX, OTHER, Endpoint
 from pytest_jupyter.jupyter_server import *  # noqa: F403 - fixtures, for this module alone
 from served import Served
+from support import eventually
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 
+from llm_sandbox_nb.cli.mcp_bridge import Bridge, OpenNotebook
 from llm_sandbox_nb.mcp_server.messages import META_CAPABILITIES, META_VERSION
 from llm_sandbox_nb.mcp_server.tools import TOOLS
 from llm_sandbox_nb.server import mcp_handlers
@@ -120,6 +123,28 @@ def test_a_session_is_of_its_token(endpoint: Endpoint) -> None:
     assert endpoint.send(listing, {"Mcp-Session-Id": "made-up"}).code == 404
     assert endpoint.send(b"", {"Mcp-Session-Id": session}, method="DELETE").code == 204
     assert endpoint.send(listing, {"Mcp-Session-Id": session}).code == 404
+
+
+def test_the_bridge_begins_again_when_its_session_has_ended(endpoint: Endpoint) -> None:
+    """A client over stdio knows of no session, so it would get nothing but errors until it is started again."""
+    url, token = f"{endpoint.address}/{BOX}", endpoint.served.app.identity_provider.token
+    written: list[dict[str, Any]] = []
+
+    async def lines() -> AsyncIterator[bytes]:
+        begin = {"method": "initialize", "params": {"protocolVersion": "2025-11-25"}}
+        odd = {"method": "notifications/cancelled", "params": {"requestId": [1]}}
+        for number, message in enumerate([begin, {"method": "tools/list"}, odd, {"method": "no/such"}]):
+            id = {} if message is odd else {"id": number}
+            before = len(written)
+            yield json.dumps({"jsonrpc": "2.0", **id, **message}).encode()
+            await eventually(lambda before=before, id=id: len(written) == before + len(id))  # type: ignore[misc]
+            endpoint.services.sessions.end_all_of("jupyter")
+
+    bridge = Bridge(OpenNotebook("a.ipynb", url, token), written.append)
+    endpoint.served.run(bridge.serve(lines()))
+    assert [one["id"] for one in written] == [0, 1, 3]
+    assert written[1]["result"]["tools"]
+    assert written[2]["error"]["code"] == -32601
 
 
 def test_a_revoked_token_opens_nothing_and_its_sessions_end(endpoint: Endpoint) -> None:

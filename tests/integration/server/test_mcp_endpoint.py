@@ -103,6 +103,29 @@ def test_a_person_approves_refuses_changes_and_stops(server: JupyterProcess, ker
     assert agent.tool("run_command", command="true")["data"]["exit_code"] == 0  # the token stays valid
 
 
+def test_another_approval_applies_to_a_sandbox_that_is_open_already(notebook: OpenNotebook) -> None:
+    agent = notebook.client()
+    assert agent.tool("run_command", command="true")["data"]["exit_code"] == 0
+    assert "open to outside agents already" in notebook.open("--approve ask")
+    asked = agent.tool("run_command", command="touch done", wait=0.1)["data"]["command_id"]
+    assert notebook.decide(action="skip", text="No.", call_id=notebook.held()["call_id"])[0] == 200
+    assert agent.tool("wait_command", command_id=asked)["data"]["status"] == "refused"
+    notebook.open()
+    waiting = agent.tool("run_command", command="true", wait=0.1)["data"]["command_id"]
+    assert notebook.decide(action="resume", call_id=notebook.held()["call_id"])[0] == 200
+    assert agent.tool("wait_command", command_id=waiting)["data"]["exit_code"] == 0
+    notebook.open("--approve auto")
+    assert agent.tool("run_command", command="true")["data"]["exit_code"] == 0
+
+
+def test_a_token_that_could_not_be_written_is_not_kept(notebook: OpenNotebook) -> None:
+    notebook.execute("%sandbox mcp --revoke")
+    notebook.file.unlink()
+    assert "cannot be written" in notebook.execute(f"%sandbox mcp --out {notebook.file}/none")
+    notebook.open()
+    assert notebook.client().tool("run_command", command="true")["data"]["exit_code"] == 0
+
+
 def test_a_rewind_asks_before_it_undoes_what_a_person_or_a_run_did(notebook: OpenNotebook) -> None:
     asking, mute = notebook.client(elicits=True), notebook.client()
     asking.tool("run_command", command="echo agent > agent.txt")

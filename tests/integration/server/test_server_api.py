@@ -8,11 +8,13 @@ import re
 import tracemalloc
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 import yaml
+from card_runs import start_event
 from jupyter_server.utils import JupyterServerAuthWarning
 from pytest_jupyter.jupyter_server import *  # noqa: F403 - fixtures, for this module alone
 from served import Served
@@ -20,16 +22,20 @@ from support import PATIENCE, eventually, own_mark, processes_with, until
 from tornado.websocket import WebSocketHandler
 
 import llm_sandbox_nb.server
+from llm_sandbox_nb.sandbox.options import SandboxOptions
 from llm_sandbox_nb.server import handlers
 from llm_sandbox_nb.server.app import SandboxApp
 from llm_sandbox_nb.server.card_handlers import card_routes
 from llm_sandbox_nb.server.handlers import API, ID, rest_routes
 from llm_sandbox_nb.server.history_handlers import CHECKPOINT, history_routes
+from llm_sandbox_nb.server.kernels import ServerKernels
+from llm_sandbox_nb.server.managed_sandbox import ManagedSandbox
 from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.mcp_handlers import mcp_token_routes
 from llm_sandbox_nb.server.processes import UsageMeter
 from llm_sandbox_nb.server.run_handlers import RUN_ID, run_routes
 from llm_sandbox_nb.server.sockets import socket_routes
+from llm_sandbox_nb.trajectory.journal import Journal
 
 ROUTES = [*rest_routes, *socket_routes, *run_routes, *history_routes, *card_routes, *mcp_token_routes]
 VERBS = ("get", "post", "put", "patch", "delete")
@@ -306,6 +312,16 @@ def test_files_are_listed_and_downloaded(served: Served, sandbox: dict[str, Any]
     assert (status, refused["error"]) == (413, "OutputLimitExceededError")
 
 
+def test_blanks_at_the_ends_of_a_name_count(served: Served, sandbox: dict[str, Any]) -> None:
+    folder = f"{API}/sandboxes/{sandbox['id']}/files"
+    for name in ("a.txt", " a.txt", "a.txt "):
+        served.fetch(f"{folder}/content", method="PUT", body=name.encode(), params={"path": name})
+    for name in ("a.txt", " a.txt", "a.txt "):
+        assert served.fetch(f"{folder}/content", params={"path": name}).body == name.encode()
+        listed = served.call("get", folder, params={"path": name})[1]["files"]
+        assert [Path(file["path"]).name for file in listed] == [name]
+
+
 def test_a_file_is_uploaded(served: Served, sandbox: dict[str, Any]) -> None:
     path, name = f"{API}/sandboxes/{sandbox['id']}/files/content", 'new folder/a "b"\né.bin'
     data = bytes(range(256)) * 4096
@@ -448,6 +464,61 @@ def test_a_fork_leaves_the_token_of_its_notebook_alone(served: Served, sandbox: 
         assert served.call("delete", forks)[0] == 204
     assert grants.find(of_fork) is None
     assert served.call("get", path)[1]["exists"] is True
+
+
+def test_a_new_notebook_does_not_get_the_token_of_a_renamed_one(
+    served: Served, sandbox: dict[str, Any]
+) -> None:
+    old, new = served.manager.get(sandbox["id"]), served.manager.get(served.ask(served.kernel())[1]["id"])
+    old.notebook = "a.ipynb"
+    assert served.call("post", f"{API}/sandboxes/{old.id}/mcp-token")[0] == 201
+    old.notebook, new.notebook = "b.ipynb", "a.ipynb"
+    exists = [served.call("get", f"{API}/sandboxes/{id}/mcp-token")[1]["exists"] for id in (new.id, old.id)]
+    assert exists == [False, True]
+
+
+def test_runs_in_a_folder_that_a_kernel_has_named_are_listed_at_once(
+    served: Served, kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server learned the notebook of a run only when somebody listed all runs."""
+
+    async def notebook(*_: object) -> str:
+        return "a.ipynb"
+
+    monkeypatch.setattr(ServerKernels, "notebook", notebook)
+    journal = Journal(tmp_path / "elsewhere" / "run-1")
+    journal.append(start_event())
+    journal.close()
+    run = served.settings["llm_sandbox_runs"].publish("run-1", kernel, "owner", SimpleNamespace())
+    run.folder = tmp_path / "elsewhere" / "run-1"
+    status, found = served.call("get", f"{API}/notebook-runs", params={"path": "a.ipynb"})
+    assert status == 200
+    assert [one["id"] for one in found["runs"]] == ["run-1"]
+
+
+def test_a_run_that_is_published_during_the_adoption_keeps_its_outside_agent(
+    served: Served, kernel: str
+) -> None:
+    manager, runs = served.manager, served.settings["llm_sandbox_runs"]
+    adopted = ManagedSandbox("f" * 32, kernel, None, SandboxOptions())
+
+    async def publish() -> None:
+        await manager.ready()
+        manager._watcher._adopted.clear()
+
+        def adopt() -> None:
+            manager.adopt(adopted)
+            manager._watcher._adopted.set()
+
+        asyncio.get_running_loop().call_later(0.5, adopt)
+        socket = await served.jp_ws_fetch(f"{API}/runs/run-1/publish")
+        hello = {"type": "hello", "kernel_id": kernel, "owner": "owner", "outside": adopted.id}
+        await socket.write_message(json.dumps(hello))
+        assert json.loads(await socket.read_message())["type"] == "welcome"
+        await eventually(lambda: runs.outside_run(adopted.id) is runs.get("run-1"))
+        socket.close()
+
+    served.run(publish())
 
 
 def test_paths_that_are_too_long(served: Served, sandbox: dict[str, Any]) -> None:

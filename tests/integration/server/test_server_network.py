@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from jupyter_process import STUB, JupyterProcess
 from network_attacks import SECRET, SECRETS, Outside
@@ -11,6 +14,7 @@ from support import run
 from llm_sandbox_nb.notebook.server_client.address import ServerAddress
 from llm_sandbox_nb.notebook.server_client.keeper import ServerKeeper
 from llm_sandbox_nb.sandbox.network import attach
+from llm_sandbox_nb.sandbox.network.authority import Authority
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("bubblewrap_engine")]
@@ -18,14 +22,18 @@ ASKED = SandboxOptions("bubblewrap", network="allow", allow=("allowed.example",)
 FETCH = 'curl -sS -m 20 http://allowed.example/; curl -sS -m 20 -H "X-Key: $API_TOKEN" https://api.example/'
 
 
-def test_the_kernel_serves_the_network(server: JupyterProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_serves_the_network(
+    server: JupyterProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Through the server's WebSocket; in a fork too; by the next kernel; closed while there is none."""
+    site, trusted = tmp_path / "site.pem", list[Path | None]()
+    site.write_text(Authority(["site.example"]).pem)
     monkeypatch.setenv("API_TOKEN", SECRET)
     before = in_processes(SECRET)
 
     async def body() -> None:
         async with Outside() as outside:
-            monkeypatch.setattr(attach, "Internet", lambda *_: outside)
+            monkeypatch.setattr(attach, "Internet", lambda bundle: trusted.append(bundle) or outside)
             kernel = server.start_kernel(STUB)
             first = ServerKeeper(ServerAddress(server.url, server.token), kernel)
             box = await first.acquire(ASKED)
@@ -50,7 +58,17 @@ def test_the_kernel_serves_the_network(server: JupyterProcess, monkeypatch: pyte
             again = await second.current()
             assert again is not None
             assert (await again.run(FETCH)).text.count("ECHO") == 2
-            await second.stop()
+            assert trusted[-1] is None
+            box = await second.acquire(replace(ASKED, ca_bundle=site))  # as a cell does, after `current`
+            assert trusted[-1] == site
+            assert (await box.run(FETCH)).text.count("ECHO") == 2
+            await second.close()
+            monkeypatch.delenv("API_TOKEN")
+            third = ServerKeeper(ServerAddress(server.url, server.token), kernel)
+            files = await third.current()
+            assert files is not None
+            assert await files.list_files("/") != []
+            await third.stop()
 
     run(body(), timeout=120)
     assert in_processes(SECRET) == before

@@ -139,6 +139,9 @@ def test_runs_lists_the_runs_of_a_file(capsys: pytest.CaptureFixture[str], tmp_p
     assert "holds 2 runs (0, 1): name one, such as " in said(capsys, "show", "two.jsonl", code=2)[1]
     written, _ = said(capsys, "convert", "two.jsonl", "out.traj.json")
     assert written.split() == ["out-0.traj.json", "out-1.traj.json"]
+    collector = "http://127.0.0.1:9/v1/traces"
+    problem = said(capsys, "convert", "two.jsonl", collector, code=2)[1]
+    assert problem.startswith(f"No collector answers at {collector}")
 
 
 def test_export_and_analyze_take_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,12 +19,14 @@ import llm_sandbox_nb
 from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.inputs import check_inputs
 from llm_sandbox_nb.benchmark import commands
+from llm_sandbox_nb.benchmark.item_pipeline import FatalError
 from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
 from llm_sandbox_nb.benchmark.rows import DataError, make_row
 from llm_sandbox_nb.card.card import Card
-from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.cli import benchmark_command, main
 from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.cli.printer import Printer
+from llm_sandbox_nb.cli.run_command import resume_line
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.notebook.magic_options import unknown_subcommand
 from llm_sandbox_nb.notebook.settings import SandboxSettings
@@ -250,3 +253,28 @@ def test_a_stream_that_the_shell_closed_is_not_written_to(
     monkeypatch.setattr(sys, closed, None)
     assert main(["show", "nowhere"]) == 2
     Printer(sys.stdout)(start_event())
+
+
+def test_an_error_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = tmp_path / "a\x1b[31m"
+    folder.mkdir()
+    (folder / "journal.jsonl").write_text("no event\n")
+    assert main(["show", str(folder)]) == 2
+    assert "\x1b" not in capsys.readouterr().err
+
+    async def work(items: list[Any]) -> None:
+        raise FatalError("The server answers \x1b]0;owned\x07.")
+
+    runner: Any = SimpleNamespace(
+        open_items=lambda items: [], options=SimpleNamespace(workers=1), score_again=None
+    )
+    made: Any = SimpleNamespace(items=[], runner=runner, out=tmp_path)
+    assert benchmark_command._until_over(made, work) == 3
+    assert "The server answers ␛]0;owned␇." in capsys.readouterr().err
+
+
+def test_the_command_that_continues_a_run_repeats_what_the_record_lacks(tmp_path: Path) -> None:
+    given = ["--isolation", "docker", "--ca_bundle", "ca.pem", "--proxy", "http://p:1", "--memory_mb", "2000"]
+    flags = vars(make_parser()[0].parse_args(["run", "Work", *given]))
+    words = resume_line(Run(tmp_path, Trajectory(run_events(2))), flags).split("`")[1].split()
+    assert words == ["llm-sandbox-nb", "resume", str(tmp_path), *given]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import json
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_sandbox_nb.agent.recorder import new_run_folder
+from llm_sandbox_nb.card.bundle import MIME
 from llm_sandbox_nb.notebook import magic_options as arguments
+from llm_sandbox_nb.notebook.cell_task import sandbox_options
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.magics import SandboxMagics
-from llm_sandbox_nb.notebook.saved_runs import notebook_name
+from llm_sandbox_nb.notebook.saved_runs import moved_runs, notebook_name, runs_folder
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.options.table import NOTEBOOK_SETTINGS, option
 from llm_sandbox_nb.sandbox.contract import DEFAULT_COMMAND_TIMEOUT
@@ -184,3 +189,24 @@ def test_a_line_after_a_subcommand_keeps_its_quotes() -> None:
 def test_any_line_with_variables_is_parsed_or_refused(line: str) -> None:
     with suppress(SandboxUsageError, SandboxInputError):
         assert isinstance(arguments.parse_line(PARSER, line, VARIABLES).input, list)
+
+
+def test_a_secret_without_a_value_is_refused_before_the_model_is_asked() -> None:
+    options = parse("-m scripted/strawberry --isolation bubblewrap --secret NO_TOKEN=api.example")
+    with pytest.raises(SandboxUsageError, match="NO_TOKEN has no value"):
+        sandbox_options(SandboxSettings(), options)
+
+
+def test_runs_below_the_home_folder_are_found_where_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = SandboxSettings(output_dir="~/runs")
+    made = new_run_folder(Path(settings.output_dir), "lecture")
+    card = {"data": {MIME: {"run_id": made.name}}}
+    (tmp_path / "renamed.ipynb").write_text(json.dumps({"cells": [{"outputs": [card]}]}))
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "lecture.ipynb"))
+    assert made.parent == runs_folder(settings, {})
+    (made / "journal.jsonl").touch()
+    moved = moved_runs(settings, {}, {"JPY_SESSION_NAME": str(tmp_path / "renamed.ipynb")})
+    assert (moved.folders, moved.missing) == ((made,), 0)

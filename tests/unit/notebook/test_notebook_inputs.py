@@ -160,3 +160,8 @@ json_values = st.recursive(
 def test_any_json_value_comes_back(value: dict[str, Any]) -> None:
     found = collect_inputs(["value"], {"value": value})
     assert json.loads(found["value.json"]) == value
+
+
+def test_a_name_that_cannot_be_a_file_is_one_sentence() -> None:
+    with pytest.raises(SandboxInputError, match="cannot be read"):
+        collect_inputs(["x" * 5000], {})

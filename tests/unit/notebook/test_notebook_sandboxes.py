@@ -80,6 +80,19 @@ def test_a_kernel_keeps_one_sandbox() -> None:
     support.run(body())
 
 
+def test_two_that_ask_at_once_get_the_same_sandbox() -> None:
+    """A command of the panel may ask while a cell starts the sandbox."""
+
+    async def body() -> None:
+        keeper, before = KernelSandboxes(), support.child_pids()
+        first, second = await asyncio.gather(keeper.acquire(PROCESS), keeper.acquire(PROCESS))
+        assert first is second
+        await keeper.close()
+        await support.eventually(lambda: not support.child_pids() - before)
+
+    support.run(body())
+
+
 def test_a_sandbox_that_died_is_replaced_and_that_is_told() -> None:
     async def body() -> None:
         sandboxes = NotebookSandboxes()

@@ -439,6 +439,8 @@ def test_a_large_file_and_a_linked_folder_are_planned(tmp_path, monkeypatch):
     assert (tmp_path / "target/deep/er/f").read_bytes() == b"x" * 700_000
     assert (tmp_path / "target/folder").readlink() == Path("deep")
     assert plan_upload(tmp_path / "source/run me").names() == ["run me"]
+    (tmp_path / "data.csv").symlink_to("source/run me")
+    assert plan_upload(tmp_path / "data.csv").names() == ["data.csv"]
 
 
 def test_no_link_is_taken_from_a_sandbox(tmp_path):

@@ -62,6 +62,22 @@ def test_it_is_of_the_next_sandbox_of_the_same_notebook_only(tmp_path: Path) -> 
     assert (found.sandbox_id, unchanged.sandbox_id) == ("box2", "box9")
 
 
+def test_a_renamed_notebook_keeps_its_token_and_a_new_one_with_its_path_does_not_get_it(
+    tmp_path: Path,
+) -> None:
+    grants = McpGrants(tmp_path / "a.json")
+    token, living = grants.mint("box1", "a.ipynb"), {"box1"}
+    grants.lives = living.__contains__
+    assert grants.keep("box2", "a.ipynb") is None
+    grants.mint("box2", "a.ipynb")
+    assert grants.keep("box1", "b.ipynb") is not None
+    living.clear()
+    assert grants.keep("box3", "b.ipynb") is not None
+    found = grants.find(token)
+    assert found is not None
+    assert found.sandbox_id == "box3"
+
+
 def test_one_that_nobody_uses_ends_and_a_damaged_file_opens_nothing(tmp_path: Path) -> None:
     file, now = tmp_path / "a.json", [0.0]
     token = McpGrants(file, lambda: now[0]).mint("box1", None)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import eventually, run
 
+from llm_sandbox_nb.notebook.server_client import sandbox as server_sandbox
 from llm_sandbox_nb.notebook.server_client.address import ServerAddress, candidates, own_kernel_id
 
 VARIABLES = {
@@ -15,6 +20,10 @@ VARIABLES = {
     "LLM_SANDBOX_SERVER_TOKEN": "t",
     "JPY_PARENT_PID": "7",
 }
+PROTECTION = {
+    "isolation": "process", "profile": "standard", "user": "me", "no_new_privileges": False, "seccomp": "none",
+    "network": "open", "read_only_system": False, "memory_bytes": None, "pids": None, "cpus": None,
+}  # fmt: skip
 
 
 def info(folder: Path, **values: object) -> None:
@@ -77,3 +86,31 @@ def test_any_environment_is_survived(variables: dict[str, str]) -> None:
     for address in candidates(variables, Path("/nonexistent")):
         assert address.url.startswith(("http://", "https://"))
         assert address.url.endswith("/")
+
+
+def test_a_clone_whose_caller_was_interrupted_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would count for the site's maximum until the kernel ends."""
+
+    async def body() -> None:
+        asked, answered, deleted = asyncio.Event(), asyncio.Event(), list[str]()
+
+        async def ask(address: ServerAddress, path: str, method: str, *_: object, **__: object) -> Any:
+            if method == "DELETE":
+                deleted.append(path)
+                return 204, {}
+            asked.set()
+            await answered.wait()
+            return 201, {"id": "clone"}
+
+        monkeypatch.setattr(server_sandbox, "ask_server", ask)
+        model = {"id": "own", "sandbox_id": "box", "root": "/testbed", "protection": PROTECTION}
+        box = server_sandbox.ServerSandbox(ServerAddress("http://127.0.0.1:9/"), model)
+        cloning = asyncio.create_task(box.clone())
+        await asked.wait()
+        cloning.cancel()
+        await asyncio.wait({cloning})
+        answered.set()
+        await eventually(lambda: deleted == ["sandboxes/clone"])
+        assert cloning.cancelled()
+
+    run(body())

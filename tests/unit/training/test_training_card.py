@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import processes_with, until
 from training_records import figures, row
 
 from llm_sandbox_nb.benchmark.results import append_line
@@ -139,6 +142,17 @@ def test_a_failed_training_ends_with_its_error(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(SandboxTrainingError, match=r"There is no data at absent\.jsonl"):
         TrainCommand(None)("run --config tiny-cpu.yaml --set data.rows=absent.jsonl --set model.path=x")
     assert shown[-1]["text/plain"].startswith("Training: failed. ")
+
+
+def test_a_process_ends_with_its_kernel(record: TrainingRecord) -> None:
+    code = "import sys; from llm_sandbox_nb.notebook.train_command import _start\n"
+    code += "_start(['watch', sys.argv[1]], sys.stderr.buffer).wait()"
+    folder = str(record.folder)
+    kernel = subprocess.Popen([sys.executable, "-c", code, folder], stderr=subprocess.DEVNULL)
+    until(lambda: len(processes_with(folder)) == 2)
+    kernel.kill()
+    kernel.wait()
+    until(lambda: not processes_with(folder))
 
 
 @pytest.mark.parametrize(
