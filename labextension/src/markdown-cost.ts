@@ -2,7 +2,8 @@
 
 const CELLS = 20_000;
 const NESTED = /^(?:[ \t]*(?:[>*+-]|\d{1,9}[.)])){40}/m;
-const TABLE = /^[ \t>]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-*:?[ \t]*)+$/gm;
+/** A line that may be the second of a table. One repetition only: a hostile line must not keep the page busy. */
+const RULED = /^[ \t>|:-]+$/gm;
 
 /** True for a text that is shown as it is, because rendering it costs too much. */
 export function isHeavyMarkdown(text: string): boolean {
@@ -10,7 +11,10 @@ export function isHeavyMarkdown(text: string): boolean {
     return true;
   }
   let cells = 0;
-  for (const { 0: line, index } of text.matchAll(TABLE)) {
+  for (const { 0: line, index } of text.matchAll(RULED)) {
+    if (!line.includes('-') || !line.includes('|')) {
+      continue;
+    }
     const columns = line.split('|').length;
     const end = text.slice(index).search(/\n[ \t]*\n/);
     const rows = text.slice(index, end < 0 ? undefined : index + end).split('\n').length;

@@ -152,6 +152,14 @@ const MARKDOWN = [
 test('Markdown that unfolds is text', () =>
   MARKDOWN.forEach(([text, heavy]) => assert.equal(lsn.isHeavyMarkdown(text), heavy, text.slice(0, 20))));
 
+test('a line made to keep the search for tables busy is looked at in a moment', () => {
+  const from = cpuTime();
+  for (const line of [`|-${'|  '.repeat(100)}x`, `-|${' '.repeat(200_000)}x`, `${' '.repeat(200_000)}x`]) {
+    assert.equal(lsn.isHeavyMarkdown(line), false);
+  }
+  assert.ok(cpuTime() - from < 1000);
+});
+
 test('what a PDF says of itself', () => {
   const text = '<</Type /Pages /Count 900>> <</Subtype /Image /Width 20 /Height 10>> trailer <</Size 77>>';
   assert.deepEqual(lsn.pdfSize(text), { pages: 900, objects: 77, pictures: 800 });
