@@ -147,9 +147,15 @@ const MARKDOWN = [
   ['# a\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- x\n  - y\n    > z\n', false],
   [`${'|a'.repeat(2000)}\n${'|-'.repeat(2000)}\n${'|b\n'.repeat(500)}`, true],
   ['>'.repeat(1000), true],
-  ['- '.repeat(1000), true]
+  ['- '.repeat(1000), true],
+  ['_a '.repeat(3000), true],
+  ['**a'.repeat(3000), true],
+  [`a${'*'.repeat(3000)}x`, true],
+  ['- **a** and _b_\n'.repeat(3000), false],
+  ['The **first** of _these_ words.\n\n'.repeat(3000), false],
+  [`\`\`\`\n${'the_name_of_it = one_other\n'.repeat(3000)}\`\`\`\n`, false]
 ];
-test('Markdown that unfolds is text', () =>
+test('Markdown that costs too much is text', () =>
   MARKDOWN.forEach(([text, heavy]) => assert.equal(lsn.isHeavyMarkdown(text), heavy, text.slice(0, 20))));
 
 test('a line made to keep the search for tables busy is looked at in a moment', () => {
