@@ -94,6 +94,22 @@ test('bytes after a film do not hide its size', () => {
   }
 });
 
+test('a film or a sound with more tracks than any has is not searched, and waits for a click', () => {
+  const from = cpuTime();
+  const bytes = new Uint8Array(Buffer.from(`1a45dfa380${'ae80'.repeat(100_000)}${'a380'.repeat(100_000)}`, 'hex'));
+  assert.deepEqual(read.film(bytes), [65536, 65536]);
+  assert.equal(read.sound(bytes), Infinity);
+  assert.ok(cpuTime() - from < 1000);
+});
+
+test('a picture that names its content a hundred million times is not searched, and waits for a click', () => {
+  const from = cpuTime();
+  const items = '0000001c696c6f6300000000000000020000' + '0000ffff' + '00000000ffff';
+  const bytes = new Uint8Array(Buffer.from(`000000106674797061766966${'00'.repeat(4)}${items.repeat(1000)}`, 'hex'));
+  assert.deepEqual(read.picture(bytes).slice(0, 2), [65536, 65536]);
+  assert.ok(cpuTime() - from < 1000);
+});
+
 test('any bytes cost little', () => {
   const from = cpuTime();
   for (const step of [1, 7, 255]) {
@@ -129,6 +145,11 @@ const PAGES = {
   ],
   'a picture': [`<img src="${large}">`, 1, 7.2e9],
   'a picture in a style': [`<style>p { background: url("\\64 ata${large.slice(4)}") }</style>`, 1, 7.2e9],
+  'more attributes than any element has': [
+    `<img ${Array.from({ length: 2000 }, (_, i) => `a${i}`).join(' ')} src="${large}">`,
+    1e6,
+    0
+  ],
   'a drawing in a page': [`<img src="data:image/svg+xml,${encodeURIComponent(copies(6))}">`, 1e6, 0],
   cells: ['<td colspan=1000>'.repeat(2) + '<table><tr>' + '<td colspan=1000>'.repeat(100), 100_000, 0]
 };
@@ -187,4 +208,7 @@ test('a file above a bound is made only after a click, by its content and whatev
   assert.equal(place.querySelector('img'), null);
   [...place.querySelectorAll('button')].find(one => one.textContent === 'Show it anyway').click();
   assert.ok(place.querySelector('img'));
+  lsn.show(bundle([saved], { 'a.jpg': picture }));
+  await until(() => place.querySelector('.lsn-artifact-body:not([aria-busy])'));
+  assert.equal(place.querySelector('.lsn-out img'), null, 'nor is it shown small');
 });
