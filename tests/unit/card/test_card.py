@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -15,12 +16,14 @@ from card_checks import not_static, read
 from card_runs import card_of, run_events, saved_file, start_event, step_events
 from support import record_of
 
+from llm_sandbox_nb.card import tables
 from llm_sandbox_nb.card.bundle import MIME, Caps
 from llm_sandbox_nb.card.card import Bundle, Card
 from llm_sandbox_nb.card.page import style
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
+TABLE = {"columns": [{"name": "a", "type": "int64"}], "rows": [["1"]], "total_rows": 1, "width": 1}
 ROOT = Path(__file__).parents[3]
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -169,6 +172,32 @@ def test_live_files_are_bounded(tmp_path: Path) -> None:
     bundle = card.live()
     assert len(bundle["text/html"]) < 500_000
     assert "big19.png" in bundle["text/html"]
+
+
+def test_the_live_card_forgets_files_that_it_shows_no_more(tmp_path: Path) -> None:
+    card = card_of([start_event()], folder=tmp_path)
+    kept = []
+    for number in range(30):
+        event = saved_file(tmp_path, "plot.png", PNG + bytes([number]))
+        card.add(event.model_copy(update={"sha256": f"{number:064}"}))
+        card.live()
+        kept.append(len(pickle.dumps(card._files)))
+    assert kept[-1] < 2 * kept[0]
+
+
+def test_of_many_parquet_files_the_first_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    monkeypatch.setattr(tables, "find_spec", lambda name: True)
+    monkeypatch.setattr(tables, "first_rows", lambda data: read.append(data) or TABLE)
+    saved = [saved_file(tmp_path, f"part{number:02}.parquet", b"%d" % number) for number in range(20)]
+    bundle = card_of([start_event(), *saved], folder=tmp_path).final()
+    assert read == [b"%d" % number for number in range(10)]
+    assert bundle["text/html"].count("Only the first 10 Parquet files are shown.") == 10
+    kept = record_of(bundle)["artifacts"]
+    assert "preview" in kept["part09.parquet"] and "preview" not in kept["part10.parquet"]
+    assert base64.b64decode(kept["part19.parquet"]["data"]) == b"19"
 
 
 def test_a_later_version_of_a_file_takes_the_place_of_the_earlier(tmp_path: Path) -> None:
