@@ -190,6 +190,9 @@ test('a line made to keep the search for tables busy is looked at in a moment', 
 test('what a PDF says of itself', () => {
   const text = '<</Type /Pages /Count 900>> <</Subtype /Image /Width 20 /Height 10>> trailer <</Size 77>>';
   assert.deepEqual(lsn.pdfSize(text), { pages: 900, objects: 77, pictures: 800 });
+  const from = cpuTime();
+  lsn.pdfSize('/Subtype/Image/Width 9/Height 9 '.repeat(1_000_000));
+  assert.ok(cpuTime() - from < 4000);
 });
 
 test('a file above a bound is made only after a click, by its content and whatever its name', async () => {
