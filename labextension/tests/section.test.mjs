@@ -49,6 +49,31 @@ test('after a reset the files are those of the new folder', async () => {
   shown.dispose();
 });
 
+test('a file goes into the folder that is listed, and not into one that cannot be', async () => {
+  const { FilesView } = await load('lab/files');
+  const uploaded = [];
+  const view = new FilesView({
+    root: '/w',
+    trans,
+    list: async folder => {
+      if (folder !== '/w') {
+        throw new Error('No such folder.');
+      }
+      return [{ path: '/w/gone', kind: 'directory', size: 0 }];
+    },
+    upload: async path => void uploaded.push(path)
+  });
+  place.replaceChildren(view.node);
+  await view.refresh();
+  view.node.querySelector('.lsn-file-name').click();
+  await until(() => view.node.querySelector('.lsn-panel-note').textContent === 'No such folder.');
+  const picker = view.node.querySelector('input[type=file]');
+  Object.defineProperty(picker, 'files', { value: [{ name: 'a.txt' }] });
+  picker.dispatchEvent(new window.Event('change'));
+  await until(() => uploaded.length === 1);
+  assert.deepEqual(uploaded, ['/w/a.txt']);
+});
+
 test('arrows scroll a table or a diff that has the keyboard, and elsewhere go from step to step', async () => {
   const { TabTools } = await load('tab-tools');
   const went = [];
