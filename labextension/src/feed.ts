@@ -4,6 +4,7 @@
  */
 
 import { IEvent } from './generated/events';
+import { isTransient } from './trajectory/fold';
 import { LiveTail } from './trajectory/live-tail';
 import { isEvent } from './valid';
 
@@ -35,7 +36,8 @@ export class EventFeed {
         this.rejected++;
         continue;
       }
-      const event = this._tail.take(given);
+      // A known event must not end a stream that has begun since.
+      const event = this._seen.has(given.id) && !isTransient(given) ? null : this._tail.take(given);
       if (event && !this._seen.has(event.id)) {
         this._seen.add(event.id);
         fresh.push(event);

@@ -1,16 +1,29 @@
-/** Markdown that unfolds to far more than it has: tables whose short lines are filled up, and quotes within quotes. */
+/**
+ * Markdown that costs far more than its length: tables whose short lines are filled up, quotes within quotes, and marks of
+ * emphasis, of which the parser compares each with all others of its paragraph.
+ */
 
 const CELLS = 20_000;
 const NESTED = /^(?:[ \t]*(?:[>*+-]|\d{1,9}[.)])){40}/m;
-const TABLE = /^[ \t>]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-*:?[ \t]*)+$/gm;
+/** A line that may be the second of a table. One repetition only: a hostile line must not keep the page busy. */
+const RULED = /^[ \t>|:-]+$/gm;
+
+const MARKS = 2000;
+/** Where a paragraph or an item of a list ends. */
+const ENDS = /\n[ \t>]*(?=\n|[-*+][ \t]|\d{1,9}[.)][ \t])/;
+/** Not the `_` within a word: it is no mark. */
+const EMPHASIS = /\*+|(?<![\p{L}\p{N}])_+|_+(?![\p{L}\p{N}])/gu;
 
 /** True for a text that is shown as it is, because rendering it costs too much. */
 export function isHeavyMarkdown(text: string): boolean {
-  if (NESTED.test(text)) {
+  if (NESTED.test(text) || text.split(ENDS).some(part => part.replace(EMPHASIS, '').length < part.length - MARKS)) {
     return true;
   }
   let cells = 0;
-  for (const { 0: line, index } of text.matchAll(TABLE)) {
+  for (const { 0: line, index } of text.matchAll(RULED)) {
+    if (!line.includes('-') || !line.includes('|')) {
+      continue;
+    }
     const columns = line.split('|').length;
     const end = text.slice(index).search(/\n[ \t]*\n/);
     const rows = text.slice(index, end < 0 ? undefined : index + end).split('\n').length;

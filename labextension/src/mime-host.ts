@@ -80,7 +80,12 @@ export class MimeHost implements IHost {
 
   renderAnsi(text: string, node: HTMLElement): void {
     const { sanitizer, translator } = this._options;
-    void renderText({ host: node, source: text, sanitizer, translator });
+    // No links: the text is the model's, and one could lead to this server.
+    const plain = {
+      sanitize: (...given: Parameters<typeof sanitizer.sanitize>) => sanitizer.sanitize(...given),
+      getAutolink: () => false
+    };
+    void renderText({ host: node, source: text, sanitizer: plain, translator });
   }
 
   /** Make a link lead to the journal of another run, as links in notebooks do. */

@@ -393,7 +393,7 @@ class OutputRenderer extends RunRenderer {
     this.view?.setLive(true);
     // A run that ended with its server was saved as a live one.
     window.setTimeout(() => {
-      if (this._following === run && this._offered !== run && !this.isDisposed) {
+      if (this._following === run && this._offered !== run && this._over !== this._wanted && !this.isDisposed) {
         this.view?.setLive(false);
         void this._recover();
       }
@@ -423,6 +423,7 @@ class OutputRenderer extends RunRenderer {
   private _ended(): void {
     this._over = this._wanted;
     this._known = null;
+    this._offered = null; // a kernel that was given up may connect again
     this.host.controls = undefined;
     this.view?.setLive(false);
     this._offerRoom();

@@ -6,7 +6,8 @@ import { TrajectoryView } from './view/view';
 import { Trans } from './formatting';
 
 /** Elements in which keys have another meaning. */
-const OWN_KEYS = 'input, select, textarea, [contenteditable], dialog, pre, video, audio, canvas, iframe';
+const OWN_KEYS =
+  'input, select, textarea, [contenteditable], dialog, pre, .lsn-diff, .lsn-table-place, .lsn-picture, video, audio, canvas, iframe';
 
 const all = new Set<TabTools>();
 

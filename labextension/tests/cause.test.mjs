@@ -112,12 +112,26 @@ test('a step was made with the files that its command, and the programs that it 
   assert.deepEqual(of(8), ['part1.csv 6', 'clean.csv 2']);
 });
 
+test('a pattern names the files whose last parts fit it', () => {
+  const files = ['part1.csv', 'old/part2.csv', 'part.csv.bak', 'x/part/3.csv', 'a1b2.txt'];
+  const history = historyOf(step(1, bash('make', { changes: files.map(name => change(name, 'added')) })));
+  const of = command => madeWith(step(2, bash(command)), history).map(one => one.path);
+  assert.deepEqual(of('cat part*.csv'), ['part1.csv', 'old/part2.csv']);
+  assert.deepEqual(of('cat old/*.csv'), ['old/part2.csv']);
+  assert.deepEqual(of('cat *t*.bak'), ['part.csv.bak']);
+  assert.deepEqual(of('cat a*b*.txt'), ['a1b2.txt']);
+  assert.deepEqual(of('cat b*a*.txt'), []);
+});
+
 test('hostile names and commands take no time', () => {
   const name = 'a'.repeat(300);
-  const history = historyOf(step(1, bash('make', { changes: [change(`${name}.b`, 'added')] })));
+  const names = Array.from({ length: 1000 }, (_, at) => change(`${name}.${at}`, 'added'));
+  const history = historyOf(step(1, bash('make', { changes: names })));
+  const globs = Array.from({ length: 40 }, (_, at) => `a*a*a*a.${at}x`).join(' ');
   const command = `${'*a'.repeat(3)}! ${'a*'.repeat(20_000)} ${'('.repeat(9999)} ${'{'.repeat(9999)}`;
   const started = cpuTime();
   madeWith(step(2, bash(command)), history);
+  madeWith(step(2, bash(globs)), history);
   assert.ok(cpuTime() - started < 2000);
 });
 

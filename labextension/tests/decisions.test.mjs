@@ -212,6 +212,10 @@ test('an observation is edited', () => {
   const field = panel.getByLabelText('Result');
   assert.equal(field.value, EVIL);
   fill(field, 'as a person has it');
+  panel.getByRole('button', { name: 'Continue' }).click();
+  panel.getByRole('button', { name: 'Step' }).click();
+  assert.deepEqual(done, [], 'the edit is not passed over');
+  panel.getByText(/You changed the result/);
   panel.getByRole('button', { name: 'Use the edited result' }).click();
   assert.deepEqual(done, [['observe', 'call_5', 'as a person has it']]);
 });
@@ -418,6 +422,26 @@ test('a fork is created by its button, and offers to open and to continue it', a
     ['fork', 3],
     ['resume', { run: EVIL }]
   ]);
+});
+
+test('a fork whose record has not come yet is not taken for an earlier one of the same step', async () => {
+  show(rewoundRun(), true, { fork: made('fork', null) });
+  within(place)
+    .getByRole('button', { name: /^Fork: a second run from step 2/ })
+    .click();
+  const panel = within(place.querySelector('.lsn-history'));
+  await until(() => panel.getByText('Fork created.'));
+  assert.equal(panel.queryByText('Open'), null);
+});
+
+test('a field that nobody edits is sent as the model wrote it', () => {
+  const run = rewoundRun();
+  run.find(one => one.kind === 'call.proposed' && one.tool === EVIL).arguments = { command: 'ls', text: 'a\r\nb' };
+  const panel = show(run);
+  panel.getByRole('button', { name: 'Edit…' }).click();
+  fill(panel.getByLabelText(/command/), 'pwd');
+  panel.getByRole('button', { name: /Run edited/ }).click();
+  assert.deepEqual(done, [['edit', 'call_5', { command: 'pwd', text: 'a\r\nb' }]]);
 });
 
 test('files and link by their buttons; a link leads to its step', async () => {

@@ -64,6 +64,21 @@ test('a piece of streamed text that comes again gives only its new part', () => 
   assert.deepEqual(given(piece('b', 0, 'one two'), piece('c', 4, 'two')), ['two']);
 });
 
+test('an event that comes again with the list does not let streamed text come twice', () => {
+  const feed = new EventFeed();
+  const [requested] = step(1);
+  const piece = (id, at, text) => ({
+    ...{ id, parent: null, time: 1, kind: 'model.delta', step: 1, text, reasoning: '' },
+    at
+  });
+  feed.add([requested, piece('a', 0, 'one ')]);
+  feed.take([requested]);
+  assert.deepEqual(
+    feed.add([piece('b', 0, 'one two')]).map(event => event.text),
+    ['two']
+  );
+});
+
 test('a list that was replaced is gone through again', () => {
   const feed = new EventFeed();
   feed.take(list(3));

@@ -51,6 +51,18 @@ test('the answer of a run is one line of text; a run that is live has no answer 
   assertHarmless(view.node);
 });
 
+test('runs that cannot be read are not said to be none', async () => {
+  const { RunsView } = await load('lab/runs');
+  const answers = [Promise.reject(new Error(`Denied ${BAIT}`)), Promise.resolve({ runs: [], total: 0 })];
+  const view = new RunsView({ ofNotebook: () => answers.shift() }, () => undefined, trans);
+  const note = view.node.querySelector('.lsn-panel-note');
+  await view.show('a.ipynb', []);
+  view.update([]);
+  assert.match(note.textContent, /^The runs cannot be read: Denied </);
+  await view.show('a.ipynb', []);
+  assert.equal(note.textContent, 'No run yet.');
+});
+
 test('names of files and folders are text, and so is what an error says of them', async () => {
   const { FilesView } = await load('lab/files');
   const kinds = ['file', 'directory', 'link'];

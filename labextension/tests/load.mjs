@@ -13,6 +13,7 @@ export function load(name) {
 
 /** What a file exports. */
 export async function loadFile(entry) {
-  const { outputFiles } = await build({ entryPoints: [entry], bundle: true, format: 'esm', write: false });
+  const loader = { '.svg': 'text' };
+  const { outputFiles } = await build({ entryPoints: [entry], bundle: true, format: 'esm', write: false, loader });
   return import(`data:text/javascript;base64,${Buffer.from(outputFiles[0].contents).toString('base64')}`);
 }

@@ -94,6 +94,22 @@ test('bytes after a film do not hide its size', () => {
   }
 });
 
+test('a film or a sound with more tracks than any has is not searched, and waits for a click', () => {
+  const from = cpuTime();
+  const bytes = new Uint8Array(Buffer.from(`1a45dfa380${'ae80'.repeat(100_000)}${'a380'.repeat(100_000)}`, 'hex'));
+  assert.deepEqual(read.film(bytes), [65536, 65536]);
+  assert.equal(read.sound(bytes), Infinity);
+  assert.ok(cpuTime() - from < 1000);
+});
+
+test('a picture that names its content a hundred million times is not searched, and waits for a click', () => {
+  const from = cpuTime();
+  const items = '0000001c696c6f6300000000000000020000' + '0000ffff' + '00000000ffff';
+  const bytes = new Uint8Array(Buffer.from(`000000106674797061766966${'00'.repeat(4)}${items.repeat(1000)}`, 'hex'));
+  assert.deepEqual(read.picture(bytes).slice(0, 2), [65536, 65536]);
+  assert.ok(cpuTime() - from < 1000);
+});
+
 test('any bytes cost little', () => {
   const from = cpuTime();
   for (const step of [1, 7, 255]) {
@@ -129,6 +145,11 @@ const PAGES = {
   ],
   'a picture': [`<img src="${large}">`, 1, 7.2e9],
   'a picture in a style': [`<style>p { background: url("\\64 ata${large.slice(4)}") }</style>`, 1, 7.2e9],
+  'more attributes than any element has': [
+    `<img ${Array.from({ length: 2000 }, (_, i) => `a${i}`).join(' ')} src="${large}">`,
+    1e6,
+    0
+  ],
   'a drawing in a page': [`<img src="data:image/svg+xml,${encodeURIComponent(copies(6))}">`, 1e6, 0],
   cells: ['<td colspan=1000>'.repeat(2) + '<table><tr>' + '<td colspan=1000>'.repeat(100), 100_000, 0]
 };
@@ -147,14 +168,31 @@ const MARKDOWN = [
   ['# a\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- x\n  - y\n    > z\n', false],
   [`${'|a'.repeat(2000)}\n${'|-'.repeat(2000)}\n${'|b\n'.repeat(500)}`, true],
   ['>'.repeat(1000), true],
-  ['- '.repeat(1000), true]
+  ['- '.repeat(1000), true],
+  ['_a '.repeat(3000), true],
+  ['**a'.repeat(3000), true],
+  [`a${'*'.repeat(3000)}x`, true],
+  ['- **a** and _b_\n'.repeat(3000), false],
+  ['The **first** of _these_ words.\n\n'.repeat(3000), false],
+  [`\`\`\`\n${'the_name_of_it = one_other\n'.repeat(3000)}\`\`\`\n`, false]
 ];
-test('Markdown that unfolds is text', () =>
+test('Markdown that costs too much is text', () =>
   MARKDOWN.forEach(([text, heavy]) => assert.equal(lsn.isHeavyMarkdown(text), heavy, text.slice(0, 20))));
+
+test('a line made to keep the search for tables busy is looked at in a moment', () => {
+  const from = cpuTime();
+  for (const line of [`|-${'|  '.repeat(100)}x`, `-|${' '.repeat(200_000)}x`, `${' '.repeat(200_000)}x`]) {
+    assert.equal(lsn.isHeavyMarkdown(line), false);
+  }
+  assert.ok(cpuTime() - from < 1000);
+});
 
 test('what a PDF says of itself', () => {
   const text = '<</Type /Pages /Count 900>> <</Subtype /Image /Width 20 /Height 10>> trailer <</Size 77>>';
   assert.deepEqual(lsn.pdfSize(text), { pages: 900, objects: 77, pictures: 800 });
+  const from = cpuTime();
+  lsn.pdfSize('/Subtype/Image/Width 9/Height 9 '.repeat(1_000_000));
+  assert.ok(cpuTime() - from < 4000);
 });
 
 test('a file above a bound is made only after a click, by its content and whatever its name', async () => {
@@ -173,4 +211,7 @@ test('a file above a bound is made only after a click, by its content and whatev
   assert.equal(place.querySelector('img'), null);
   [...place.querySelectorAll('button')].find(one => one.textContent === 'Show it anyway').click();
   assert.ok(place.querySelector('img'));
+  lsn.show(bundle([saved], { 'a.jpg': picture }));
+  await until(() => place.querySelector('.lsn-artifact-body:not([aria-busy])'));
+  assert.equal(place.querySelector('.lsn-out img'), null, 'nor is it shown small');
 });

@@ -228,6 +228,16 @@ test('calm steps are one row, until a reader opens it, goes to one of them, or f
   assert.ok(place.querySelector('.lsn-steps').classList.contains('lsn-filtered'), 'and no fold hides it');
 });
 
+test('a row of calm steps keeps the keyboard while more steps come', () => {
+  const events = chained([started('Look.'), ready, ...Array.from({ length: 30 }, (_, at) => step(at + 1)).flat()]);
+  const { view } = lsn.show(bundle(events));
+  const [head] = all('.lsn-calm-head');
+  head.focus();
+  view.add(...step(31));
+  view.flush();
+  assert.equal(document.activeElement, head);
+});
+
 test('the same failure again and again is one row below the first', () => {
   show(
     long(...Array.from({ length: 27 }, (_, at) => at + 2)).map(one => ({

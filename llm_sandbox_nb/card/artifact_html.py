@@ -54,7 +54,7 @@ def artifact_html(artifact: Artifact, unfolded: bool = False) -> str:
 def holds_all(artifact: Artifact) -> bool:
     """Return True if the figure contains the whole file. The record then does not store the file again."""
     whole = artifact.suffix in _IMAGES | _AUDIO | _VIDEO | _DOWNLOADS | _PAGES or artifact.suffix == ".pdf"
-    excerpt = artifact.suffix in _EXCERPTS or _is_text(artifact)
+    excerpt = artifact.suffix in _EXCERPTS or artifact.suffix == ".parquet" or _is_text(artifact)
     return artifact.data is not None and (whole or not excerpt)
 
 
@@ -116,6 +116,8 @@ def _body(artifact: Artifact, data: bytes) -> str:
         return _pdf(artifact, data)
     if suffix in _PAGES and (unfolds := unfolding_warning(text_of(data))):
         return _download(artifact, "application/octet-stream", data, f"{unfolds} It is not shown here.")
+    if suffix == ".parquet":
+        return parquet_table(artifact.table)
     if suffix in _PAGES or suffix in _EXCERPTS:
         return (_PAGES | _EXCERPTS)[suffix](data)
     if _is_text(artifact):
@@ -161,7 +163,6 @@ _PAGES: dict[str, Callable[[bytes], str]] = {
 _EXCERPTS: dict[str, Callable[[bytes], str]] = {
     ".csv": lambda data: delimited_table(text_of(data), ","),
     ".tsv": lambda data: delimited_table(text_of(data), "\t"),
-    ".parquet": parquet_table,
     ".md": _markdown,
     ".markdown": _markdown,
     ".json": _json,

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+from llm_sandbox_nb.card.tables import parquet_rows
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.own_folder import open_file
 from llm_sandbox_nb.trajectory.events import ArtifactSaved
 from llm_sandbox_nb.trajectory.run_folder import FILES, own_file
+
+_MAX_TABLES = 10
 
 
 @dataclass(frozen=True)
@@ -27,21 +32,35 @@ class Artifact:
     """Reason why `data` is None."""
     href: str | None = None
     """Path of the file relative to the notebook's folder; None if the file is elsewhere."""
+    unread: str = ""
+    """Reason why a Parquet file with content is not read."""
 
     @property
     def suffix(self) -> str:
         """The suffix of the name in lower case, which decides how the file is shown."""
         return PurePosixPath(self.path).suffix.lower()
 
+    @cached_property
+    def table(self) -> dict[str, Any] | str:
+        """The first rows of a Parquet file, or a sentence that says why there are none."""
+        return self.unread or parquet_rows(self.data or b"")
+
 
 def load_artifacts(
     saved: Iterable[ArtifactSaved], folder: Path | None, *, each: int, together: int
 ) -> list[Artifact]:
-    """Load files. A file gets no content if it exceeds `each` bytes, or if all files would exceed `together` bytes."""
-    artifacts = []
+    """Load files. A file gets no content if it exceeds `each` bytes, or if all files would exceed `together` bytes.
+
+    Reading a Parquet file takes a second, so only the first `_MAX_TABLES` of them are read.
+    """
+    artifacts: list[Artifact] = []
+    tables = 0
     for file in saved:
         artifact = _load(file, folder, min(each, together), each)
         together -= len(artifact.data or b"")
+        tables += artifact.suffix == ".parquet" and artifact.data is not None
+        if tables > _MAX_TABLES:
+            artifact = replace(artifact, unread=f"Only the first {_MAX_TABLES} Parquet files are shown.")
         artifacts.append(artifact)
     return artifacts
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_sandbox_nb.card.artifacts import Artifact
-from llm_sandbox_nb.card.tables import parquet_preview
 from llm_sandbox_nb.formatting import clip
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.saved_events import saved_events
@@ -83,8 +82,8 @@ def artifact_json(artifact: Artifact, place: int | None = None) -> dict[str, Any
         entry["href"] = artifact.href
     if artifact.data is None:
         return {**entry, "omitted": artifact.omitted}
-    if artifact.suffix == ".parquet" and (preview := parquet_preview(artifact.data)):
-        entry["preview"] = preview
+    if artifact.suffix == ".parquet" and not isinstance(artifact.table, str):
+        entry["preview"] = artifact.table
     if place is not None:
         return {**entry, "figure": place}
     try:
@@ -133,11 +132,3 @@ def packed(bundle: dict[str, Any]) -> dict[str, Any]:
         return bundle
     rest = {name: value for name, value in bundle.items() if name not in whole}
     return {**rest, "packed": base64.b64encode(zlib.compress(data, 9)).decode("ascii")}
-
-
-def unpacked(bundle: dict[str, Any]) -> dict[str, Any]:
-    """Return the bundle of a saved notebook with its events and files unpacked."""
-    if "packed" not in bundle:
-        return bundle
-    whole = json.loads(zlib.decompress(base64.b64decode(bundle["packed"])))
-    return {**{name: value for name, value in bundle.items() if name != "packed"}, **whole}

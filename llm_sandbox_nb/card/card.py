@@ -44,6 +44,7 @@ class Card:
         """The run's folder; None while the folder is unknown."""
         self.trajectory = trajectory or Trajectory()
         self._files: dict[tuple[str, str], str] = {}
+        """Figures of the files that the live card showed last, by path and digest."""
 
     def add(self, event: ev.Event) -> None:
         self.trajectory.add(event)
@@ -96,7 +97,8 @@ class Card:
         loaded = load_artifacts(missing, self.folder, each=room // 4, together=room)
         for artifact, saved in zip(loaded, missing, strict=True):
             self._files[saved.path, saved.sha256] = artifact_html(artifact)
-        return [self._files[saved.path, saved.sha256] for saved in newest]
+        self._files = {key: self._files[key] for key in ((saved.path, saved.sha256) for saved in newest)}
+        return [*self._files.values()]
 
     def _is_answer(self, artifact: Artifact) -> bool:
         """Return True if the file holds only the answer, which the card shows elsewhere."""
@@ -174,8 +176,8 @@ def _counts(added: int, removed: int) -> str:
 Display = tuple[dict[str, Any], dict[str, Any]]
 """Data by media type, and metadata, as `_repr_mimebundle_` returns them."""
 _MAX_SHOWN_BYTES = 10_000_000
-_BITMAPS = ("image/png", "image/jpeg", "image/gif")
-"""Types that every front end shows as a picture and never as a page."""
+_BITMAPS = (".png", ".jpg", ".jpeg", ".gif")
+"""Suffixes of files that every front end shows as a picture and never as a page."""
 
 
 def run_display(run: RunRecord) -> Display:
@@ -193,7 +195,7 @@ class ShownFile(RunFile):
             files = files.parent
         saved = ev.ArtifactSaved(path=self.name, mime=self.mime, size=self.size, sha256="")
         (artifact,) = load_artifacts([saved], files.parent, each=_MAX_SHOWN_BYTES, together=_MAX_SHOWN_BYTES)
-        if artifact.data is not None and self.mime in _BITMAPS and not decoding_warning(artifact):
+        if artifact.data is not None and artifact.suffix in _BITMAPS and not decoding_warning(artifact):
             shown = {self.mime: base64.b64encode(artifact.data).decode("ascii")}
         else:
             shown = {"text/html": card_html(artifact_html(artifact, unfolded=True))}

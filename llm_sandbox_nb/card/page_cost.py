@@ -27,6 +27,8 @@ _VOID = frozenset(
 )
 _MAX_OPEN_ELEMENTS = 100
 """Maximum number of open elements that are remembered."""
+_UNREAD_BYTES = 2**34
+"""Bytes that are assumed of a decoded AVIF picture, because its size is not read."""
 _MAX_DEPTH = 3
 """Maximum depth to which drawings within drawings are counted."""
 
@@ -40,8 +42,9 @@ def unfolding_warning(text: str) -> str:
 def decoded_warning(text: str) -> str:
     """Return a warning if the decoded content is so large that the page waits for a click; otherwise an empty text."""
     elements, decoded = page_cost(text)
+    size = format_size(decoded) if decoded < _UNREAD_BYTES else "an unknown size"
     return (
-        f"The content of this page decodes to {format_size(decoded)}."
+        f"The content of this page decodes to {size}."
         if elements <= MAX_ELEMENTS and decoded > MAX_DECODED_BYTES
         else ""
     )
@@ -153,6 +156,8 @@ class _Count(HTMLParser):
             if re.search("svg|xml|html", kind, re.IGNORECASE):
                 elements, decoded = page_cost(text_of(data), self.depth + 1)
                 self.elements, self.decoded = self.elements + elements, self.decoded + decoded
+            elif data[4:8] == b"ftyp":
+                self.decoded += _UNREAD_BYTES
             elif size := picture_size(data):
                 self.decoded += size.decoded
             elif data[:4] in (b"wOFF", b"wOF2"):

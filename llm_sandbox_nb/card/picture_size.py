@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 MAX_DECODED_BYTES = 128 * 2**20
@@ -88,7 +89,7 @@ def _gif(data: bytes) -> PictureSize:
         return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
 
     at = 13 + table(data[10])
-    try:
+    with suppress(IndexError, struct.error):  # browsers show the intact beginning of a damaged file
         while data[at] != 0x3B:
             if data[at] == 0x2C:
                 frames += 1
@@ -100,30 +101,29 @@ def _gif(data: bytes) -> PictureSize:
             while data[at]:
                 at += 1 + data[at]
             at += 1
-    except (IndexError, struct.error):
-        pass  # browsers show the intact beginning of a damaged file
     return PictureSize(width, height, frames)
 
 
 def _webp(data: bytes) -> PictureSize:
     sizes, frames = [(0, 0)], 0
     places = [(12, len(data))]
-    while places:
-        at, end = places.pop()
-        while at + 18 <= end:
-            name, length = data[at : at + 4], _u32(data, at + 4, "<")
-            if name == b"VP8X":
-                sizes.append((_three(data, at + 12), _three(data, at + 15)))
-            elif name == b"VP8 ":
-                sizes.append((_u16(data, at + 14, "<") & 0x3FFF, _u16(data, at + 16, "<") & 0x3FFF))
-            elif name == b"VP8L":
-                bits = _u32(data, at + 9, "<")
-                sizes.append(((bits & 0x3FFF) + 1, ((bits >> 14) & 0x3FFF) + 1))
-            elif name == b"ANMF":
-                frames += 1
-                sizes.append((_three(data, at + 14), _three(data, at + 17)))
-                places.append((at + 24, min(end, at + 8 + length)))
-            at += 8 + length + (length & 1)
+    with suppress(struct.error, IndexError):  # browsers ignore bytes after the picture
+        while places:
+            at, end = places.pop()
+            while at + 8 <= end:
+                name, length = data[at : at + 4], _u32(data, at + 4, "<")
+                if name == b"VP8X":
+                    sizes.append((_three(data, at + 12), _three(data, at + 15)))
+                elif name == b"VP8 ":
+                    sizes.append((_u16(data, at + 14, "<") & 0x3FFF, _u16(data, at + 16, "<") & 0x3FFF))
+                elif name == b"VP8L":
+                    bits = _u32(data, at + 9, "<")
+                    sizes.append(((bits & 0x3FFF) + 1, ((bits >> 14) & 0x3FFF) + 1))
+                elif name == b"ANMF":
+                    frames += 1
+                    sizes.append((_three(data, at + 14), _three(data, at + 17)))
+                    places.append((at + 24, min(end, at + 8 + length)))
+                at += 8 + length + (length & 1)
     return PictureSize(max(width for width, _ in sizes), max(height for _, height in sizes), frames)
 
 

@@ -24,6 +24,7 @@ from llm_sandbox_nb.plain_text import first_line
 _MAX_ROWS = 30
 _MAX_COLUMNS = 20
 _CELL_CHARACTERS = 80
+_MAX_TEXT = 5 * _CELL_CHARACTERS
 _MEMORY_BYTES = 2 * 1024**3
 """Maximum address space of the reading process, in bytes."""
 _TIMEOUT_SECONDS = 30.0
@@ -62,10 +63,10 @@ class UnreadableTableError(LLMSandboxError):
     """Raised if a table cannot be read. The message is the reason without a full stop."""
 
 
-def first_rows(data: bytes, longest: int) -> dict[str, Any]:
+def first_rows(data: bytes) -> dict[str, Any]:
     """Return the beginning of a Parquet file: `columns` with name and type, `rows` as texts, `total_rows`, `width`.
 
-    The result has at most `_MAX_ROWS` rows and `_MAX_COLUMNS` columns. Each text is cut to `longest` characters.
+    The result has at most `_MAX_ROWS` rows and `_MAX_COLUMNS` columns. Each text is cut to `_MAX_TEXT` characters.
 
     Raises:
         UnreadableTableError: if the file is not Parquet, or needs too much memory or time.
@@ -75,7 +76,7 @@ def first_rows(data: bytes, longest: int) -> dict[str, Any]:
         "-P",
         "-c",
         _READER,
-        *map(str, (_MEMORY_BYTES, _MAX_ROWS, _MAX_COLUMNS, longest)),
+        *map(str, (_MEMORY_BYTES, _MAX_ROWS, _MAX_COLUMNS, _MAX_TEXT)),
     ]
     try:
         done = subprocess.run(command, input=data, capture_output=True, timeout=_TIMEOUT_SECONDS)
@@ -122,23 +123,20 @@ def delimited_table(text: str, delimiter: str) -> str:
     return table_html(rows[0], rows[1:], plural(more, "more row") if more else "", len(rows[0]))
 
 
-def parquet_preview(data: bytes) -> dict[str, Any] | None:
-    """Return the first rows of a Parquet file for the trajectory view; None if the file cannot be read here."""
-    try:
-        return first_rows(data, _CELL_CHARACTERS * 5) if find_spec("pyarrow") else None
-    except UnreadableTableError:
-        return None
-
-
-def parquet_table(data: bytes) -> str:
-    """Return the first rows of a Parquet file as HTML."""
+def parquet_rows(data: bytes) -> dict[str, Any] | str:
+    """Return the first rows of a Parquet file, or a sentence that says why it cannot be read here."""
     if find_spec("pyarrow") is None:
-        return "<p class='lsn-quiet'>To see Parquet files here, install pyarrow in the notebook's environment.</p>"
+        return "To see Parquet files here, install pyarrow in the notebook's environment."
     try:
-        table = first_rows(data, _CELL_CHARACTERS + 1)
+        return first_rows(data)
     except UnreadableTableError as error:
-        reason = escape(first_line(str(error)).rstrip("."))
-        return f"<p class='lsn-quiet'>Not a Parquet file that can be read: {reason}.</p>"
+        return f"Not a Parquet file that can be read: {first_line(str(error)).rstrip('.')}."
+
+
+def parquet_table(table: dict[str, Any] | str) -> str:
+    """Return the result of `parquet_rows` as HTML."""
+    if isinstance(table, str):
+        return f"<p class='lsn-quiet'>{escape(table)}</p>"
     more = table["total_rows"] - len(table["rows"])
     header = [column["name"] for column in table["columns"]]
     return table_html(header, table["rows"], plural(more, "more row") if more else "", table["width"])

@@ -5,6 +5,9 @@ export interface ISize {
   height: number;
 }
 
+/** The size of a file whose headers were not all read: the largest that formats allow. */
+export const UNKNOWN: ISize = { width: 2 ** 16, height: 2 ** 16 };
+
 /** The largest of several sizes. */
 export class Largest implements ISize {
   width = 0;

@@ -13,8 +13,10 @@ export interface IBox {
 const HOLDERS: Record<string, number> = {
   moov: 0, trak: 0, mdia: 0, minf: 0, stbl: 0, moof: 0, traf: 0, mvex: 0, meta: 4, iprp: 0, ipco: 0
 }; // prettier-ignore
-/** Maximum number of boxes, more than in any normal file. */
+/** Maximum number of boxes, and of places of streams, more than in any normal file. */
 const MOST_BOXES = 100_000;
+/** The size of a stream that has more places than are looked at, or that does not tell it as pictures do. */
+const UNKNOWN: ISize = { width: 2 ** 16, height: 2 ** 16 };
 
 /** All boxes of a file; inner boxes follow their outer box. */
 export function boxes(view: DataView): IBox[] {
@@ -37,30 +39,34 @@ export function boxes(view: DataView): IBox[] {
   return found;
 }
 
-/** The largest size in the headers of the AV1 streams that begin at these places. */
+/** The largest size in the headers of the AV1 streams in a file. */
 export function largestSequence(view: DataView): ISize {
   const largest = new Largest();
-  for (const at of places(view)) {
+  const found = places(view);
+  if (found.length >= MOST_BOXES) {
+    return UNKNOWN;
+  }
+  for (const at of found) {
     const size = withinEnd(() => sequenceAt(view, at));
     largest.grow(size?.width, size?.height);
   }
   return largest;
 }
 
-/** Find the starts of a picture's items and of a film's samples. */
+/** Find the starts of a picture's items and of a film's samples, at most `MOST_BOXES`. */
 function places(view: DataView): number[] {
   const found: number[] = [];
   for (const { type, at, end } of boxes(view)) {
     withinEnd(() => {
       if (type === 'iloc') {
-        found.push(...itemPlaces(view, at));
+        addItems(view, at, found);
       } else if (type === 'mdat') {
         found.push(at);
       } else if (type === 'av1C') {
         found.push(at + 4);
       } else if (type === 'stco' || type === 'co64') {
         const wide = type === 'co64';
-        const count = Math.min(view.getUint32(at + 4), (end - at - 8) / (wide ? 8 : 4), MOST_BOXES);
+        const count = Math.min(view.getUint32(at + 4), (end - at - 8) / (wide ? 8 : 4), MOST_BOXES - found.length);
         for (let index = 0; index < count; index++) {
           const place = at + 8 + index * (wide ? 8 : 4);
           found.push(wide ? Number(view.getBigUint64(place)) : view.getUint32(place));
@@ -71,14 +77,13 @@ function places(view: DataView): number[] {
   return found;
 }
 
-function itemPlaces(view: DataView, start: number): number[] {
+function addItems(view: DataView, start: number, found: number[]): void {
   const version = view.getUint8(start);
   const sizes = view.getUint16(start + 4);
   const [offsetSize, lengthSize, baseSize] = [sizes >> 12, (sizes >> 8) & 15, (sizes >> 4) & 15];
   const indexSize = version ? sizes & 15 : 0;
   const number = (place: number, size: number) =>
     size === 8 ? Number(view.getBigUint64(place)) : size === 4 ? view.getUint32(place) : 0;
-  const found: number[] = [];
   const wide = version === 2 ? 4 : 2;
   const count = version === 2 ? view.getUint32(start + 6) : view.getUint16(start + 6);
   let at = start + 6 + wide;
@@ -94,7 +99,6 @@ function itemPlaces(view: DataView, start: number): number[] {
       at += offsetSize + lengthSize;
     }
   }
-  return found;
 }
 
 /** The size in the first sequence header of a stream (AV1, 5.5), after a few other units. */
@@ -129,7 +133,7 @@ function sequence(bits: Bits): ISize | null {
   bits.take(4); // profile, still picture
   if (!bits.take(1)) {
     if (bits.take(1)) {
-      return { width: 2 ** 16, height: 2 ** 16 }; // with timing, which pictures do not have: assume the largest size
+      return UNKNOWN; // with timing, which pictures do not have
     }
     const delays = bits.take(1);
     const points = bits.take(5) + 1;

@@ -1,6 +1,6 @@
 /** WebM and Matroska: tracks, and the number of blocks. */
 
-import { ISize, Largest, withinEnd } from './binary';
+import { ISize, Largest, UNKNOWN, withinEnd } from './binary';
 import { frameSize } from './vp-frames';
 
 export interface ITrack extends ISize {
@@ -11,8 +11,9 @@ export interface ITrack extends ISize {
 
 /** Elements that contain elements: segment, cluster, tracks, track, video, audio, group. */
 const HOLDERS = new Set([0x18538067, 0x1f43b675, 0x1654ae6b, 0xae, 0xe0, 0xe1, 0xa0]);
-/** Maximum number of elements, more than in any normal file. */
+/** Maximum number of elements, and of tracks, more than in any normal file. */
 const MOST_ELEMENTS = 1_000_000;
+const MOST_TRACKS = 1000;
 
 export function matroska(view: DataView): { tracks: ITrack[]; blocks: number; frame: ISize } {
   const tracks: ITrack[] = [];
@@ -25,8 +26,9 @@ export function matroska(view: DataView): { tracks: ITrack[]; blocks: number; fr
     }
     return value;
   };
+  const mayGoOn = () => seen < MOST_ELEMENTS && tracks.length < MOST_TRACKS;
   const walk = (from: number, to: number, depth: number) => {
-    for (let at = from; at + 2 <= to && seen < MOST_ELEMENTS; seen++) {
+    for (let at = from; at + 2 <= to && mayGoOn(); seen++) {
       const wide = Math.clz32(view.getUint8(at) << 24) + 1;
       const id = number(at, wide);
       at += wide;
@@ -62,5 +64,5 @@ export function matroska(view: DataView): { tracks: ITrack[]; blocks: number; fr
     }
   };
   withinEnd(() => walk(0, view.byteLength, 0));
-  return { tracks, blocks: seen < MOST_ELEMENTS ? blocks : Infinity, frame };
+  return mayGoOn() ? { tracks, blocks, frame } : { tracks, blocks: Infinity, frame: UNKNOWN };
 }

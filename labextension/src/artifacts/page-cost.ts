@@ -32,6 +32,8 @@ export function pageWarning(text: string, host: IHost): string {
 
 const FORMATTING = 'a|b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u';
 const TAG = new RegExp(`<(/?)(?:(${FORMATTING})(?=[\\s>/])|[a-z])`, 'gi');
+/** Attributes of one element, more than in any normal page. */
+const MOST_ATTRIBUTES = 1000;
 /** Maximum depth of counted drawings within drawings. */
 const DEEPEST = 3;
 
@@ -71,7 +73,11 @@ class Count {
     for (const element of all) {
       const many = element.attributes.length - 8;
       this.cost.elements += Math.max(0, many) + cells(element) + (isFilter(element) ? 20 : 0);
-      for (const { value } of many < 1000 ? element.attributes : []) {
+      if (many > MOST_ATTRIBUTES) {
+        this.cost.elements = Infinity; // looking at each would take too long
+        return;
+      }
+      for (const { value } of element.attributes) {
         this.addresses(value);
       }
     }

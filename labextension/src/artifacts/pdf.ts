@@ -7,6 +7,8 @@ import { ILoaded } from './content';
 /** Numbers of pages and objects up to which a document has no note about its size. */
 const USUAL_PAGES = 5_000;
 const USUAL_OBJECTS = 200_000;
+/** Pictures whose sizes are added up. */
+const MOST_PICTURES = 10_000;
 
 export function renderPdf({ host, bytes }: ILoaded): HTMLElement {
   const text = new TextDecoder('latin1').decode(bytes);
@@ -26,10 +28,19 @@ export function renderPdf({ host, bytes }: ILoaded): HTMLElement {
 
 /** Read the sizes that a document names where it is not compressed: pages, objects, and bytes of its pictures. */
 export function pdfSize(text: string): { pages: number; objects: number; pictures: number } {
-  const largest = (pattern: RegExp) =>
-    [...text.matchAll(pattern)].reduce((most, [, value]) => Math.max(most, Number(value)), 0);
+  const largest = (pattern: RegExp) => {
+    let most = 0;
+    for (const [, value] of text.matchAll(pattern)) {
+      most = Math.max(most, Number(value));
+    }
+    return most;
+  };
   let pictures = 0;
+  let left = MOST_PICTURES;
   for (const { index } of text.matchAll(/\/Subtype\s*\/Image/g)) {
+    if (!left--) {
+      break;
+    }
     const dictionary = text.slice(Math.max(0, index - 600), index + 600);
     const side = (name: string) => Number(new RegExp(`/${name}\\s+(\\d+)`).exec(dictionary)?.[1] ?? 0);
     pictures += side('Width') * side('Height') * 4;

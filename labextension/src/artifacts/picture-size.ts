@@ -95,7 +95,7 @@ function readWebp(view: DataView): IPictureSize {
   let frames = 0;
   const three = (at: number) => view.getUint16(at, true) + 0x10000 * view.getUint8(at + 2) + 1;
   const walk = (from: number, to: number) => {
-    for (let at = from; at + 18 <= to;) {
+    for (let at = from; at + 8 <= to;) {
       const length = view.getUint32(at + 4, true);
       switch (ascii(view, at, 4)) {
         case 'VP8X':
@@ -117,7 +117,7 @@ function readWebp(view: DataView): IPictureSize {
       at += 8 + length + (length & 1);
     }
   };
-  walk(12, view.byteLength);
+  withinEnd(() => walk(12, view.byteLength)); // browsers ignore bytes after the picture
   return { width: size.width, height: size.height, frames, depth: 4 };
 }
 

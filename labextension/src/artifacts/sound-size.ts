@@ -264,7 +264,7 @@ function readIso(view: DataView): ISoundSize | null {
 function readMatroska(view: DataView): ISoundSize | null {
   const { tracks, blocks } = matroska(view);
   const sounds = tracks.filter(({ rate }) => rate > 0);
-  const channels = Math.max(...sounds.map(track => track.channels));
-  const rate = Math.max(...sounds.map(track => track.rate));
-  return sounds.length ? { rate, channels, samples: blocks * 5760 * channels } : null;
+  const channels = Math.max(1, ...sounds.map(track => track.channels));
+  const rate = Math.max(0, ...sounds.map(track => track.rate));
+  return sounds.length || blocks === Infinity ? { rate, channels, samples: blocks * 5760 * channels } : null;
 }

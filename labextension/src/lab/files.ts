@@ -33,7 +33,7 @@ export class FilesView {
   constructor(private _source: IFilesSource) {
     const { trans, root } = this._source;
     this._folder = root;
-    this._list = new FolderList('lsn-files-list', trans, folder => this._enter(folder));
+    this._list = new FolderList('lsn-files-list', trans, folder => void this.refresh(folder));
     this._picker.onchange = () => void this._upload([...(this._picker.files ?? [])]);
     const bar = h(
       'div',
@@ -48,17 +48,19 @@ export class FilesView {
     this._acceptDrops();
   }
 
-  /** List the folder again. */
-  refresh(): Promise<void> {
+  /** List the folder again, or another one. */
+  refresh(folder = this._folder): Promise<void> {
     return this._newest.ask(
-      this._source.list(this._folder),
-      files => this._show(files),
+      this._source.list(folder),
+      files => this._show(folder, files),
       error => this._showError(error)
     );
   }
 
-  private _show(files: IFile[]): void {
+  /** Show a folder: what is dropped goes into it, and never into one that could not be listed. */
+  private _show(folder: string, files: IFile[]): void {
     const { trans } = this._source;
+    this._folder = folder;
     const shown = sortedEntries(files).slice(0, SHOWN_ENTRIES);
     this._list.show(this._folder, shown, (file, name) => this._parts(file, name));
     this._list.place.textContent = visibleName(this._short(this._folder));
@@ -87,11 +89,6 @@ export class FilesView {
     const { root } = this._source;
     const inRoot = folder === root || folder.startsWith(`${root}/`);
     return inRoot ? folder.slice(parentOf(root).replace(/\/$/, '').length + 1) : folder;
-  }
-
-  private _enter(folder: string): void {
-    this._folder = folder;
-    void this.refresh();
   }
 
   private _acceptDrops(): void {

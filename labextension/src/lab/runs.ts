@@ -2,7 +2,7 @@
 
 import { visibleName } from '../artifacts/names';
 import { plural, Trans } from '../formatting';
-import { h, makeButton } from '../view/dom';
+import { errorText, h, makeButton } from '../view/dom';
 import { Newest } from '../view/newest';
 import { oneLine } from '../view/one-line';
 import { INotebookRun, IRunState, isLive, RunApi } from './run-api';
@@ -36,6 +36,7 @@ export class RunsView {
   private _shown = '';
   private _runs: INotebookRun[] = [];
   private _earlier = 0;
+  private _problem = '';
   private _notebook: string | null = null;
   private _newest = new Newest();
 
@@ -51,21 +52,24 @@ export class RunsView {
   /** Read the runs of a notebook anew; `known` are the live ones, which the server knows. */
   show(notebook: string | null, known: readonly IRunState[]): Promise<void> {
     const none = { runs: [], total: 0 };
-    const read = notebook ? this._api.ofNotebook(notebook).catch(() => none) : Promise.resolve(none);
-    const show = ({ runs, total }: { runs: INotebookRun[]; total: number }) => {
+    const read = notebook ? this._api.ofNotebook(notebook) : Promise.resolve(none);
+    const show = ({ runs, total }: { runs: INotebookRun[]; total: number }, problem = '') => {
       this._notebook = notebook;
       this._runs = runs;
       this._earlier = total - runs.length;
+      this._problem = problem;
       this.update(known);
     };
-    return this._newest.ask(read, show, error => console.warn(error));
+    return this._newest.ask(read, show, error =>
+      show(none, this._trans('The runs cannot be read: %1', errorText(error)))
+    );
   }
 
   /** Show the present state of live runs. */
   update(known: readonly IRunState[]): void {
     const live = new Map(known.filter(isLive).map(run => [run.id, run]));
     const rows = nested(this._runs).map(([run, depth]) => this._row(current(run, live.get(run.id)), depth));
-    const shown = JSON.stringify([this._notebook, this._earlier, rows.map(row => row.key)]);
+    const shown = JSON.stringify([this._notebook, this._earlier, this._problem, rows.map(row => row.key)]);
     this.node.hidden = !this._notebook;
     if (shown === this._shown) {
       return;
@@ -76,7 +80,7 @@ export class RunsView {
     if (focused) {
       [...this._list.querySelectorAll<HTMLElement>('[data-run]')].find(one => one.dataset.run === focused)?.focus();
     }
-    const none = this._trans('No run yet.');
+    const none = this._problem || this._trans('No run yet.');
     this._note.textContent =
       this._earlier > 0 ? this._trans('… and %1 earlier', this._earlier) : rows.length ? '' : none;
   }
@@ -111,7 +115,7 @@ export class RunsView {
       doubts ? h('span', { class: 'lsn-run-answer lsn-run-doubts', dir: 'auto' }, doubts) : null
     );
     button.style.paddingInlineStart = `${12 + 14 * Math.min(depth, DEEPEST)}px`;
-    return { key: `${said} ${run.journal}`, node: h('li', {}, button) };
+    return { key: `${said} ${run.id}`, node: h('li', {}, button) };
   }
 }
 

@@ -55,6 +55,8 @@ export class SandboxSection {
   private _last: IUsage | null = null;
   private _timer = 0;
   private _visible = false;
+  /** Number of times that a person began or ended to look. */
+  private _looks = 0;
 
   constructor(
     private _sandbox: ISandbox,
@@ -116,6 +118,13 @@ export class SandboxSection {
     this._sandbox = sandbox;
     this._run = run;
     this._draw(before);
+    if (before.root !== sandbox.root) {
+      this._files?.node.remove();
+      this._files = null; // it was reset: the folder of the one before is gone
+      if (this._folder.open) {
+        this._openFiles();
+      }
+    }
     if (before.last_activity !== sandbox.last_activity && this._visible) {
       void this._countFiles();
       if (this._folder.open) {
@@ -128,9 +137,10 @@ export class SandboxSection {
   setVisible(visible: boolean): void {
     if (visible !== this._visible) {
       this._visible = visible;
+      this._looks++;
       window.clearTimeout(this._timer);
       if (visible) {
-        void this._measure();
+        void this._measure(this._looks);
         void this._countFiles();
       }
     }
@@ -271,7 +281,7 @@ export class SandboxSection {
     void this._files.refresh();
   }
 
-  private async _measure(): Promise<void> {
+  private async _measure(look: number): Promise<void> {
     if (this._sandbox.state === 'running' && !document.hidden) {
       try {
         this._take(await this._host.api.usage(this._sandbox.id));
@@ -280,8 +290,8 @@ export class SandboxSection {
         this._last = null;
       }
     }
-    if (this._visible) {
-      this._timer = window.setTimeout(() => void this._measure(), MEASURE_MS);
+    if (this._visible && look === this._looks) {
+      this._timer = window.setTimeout(() => void this._measure(look), MEASURE_MS);
     }
   }
 

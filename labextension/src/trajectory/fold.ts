@@ -67,8 +67,10 @@ export function isOfAttempt(event: ev.IEvent): boolean {
   return ATTEMPT.has(event.kind);
 }
 
-/** Kinds that are shown live and not written. */
-const TRANSIENT = new Set<string>(['model.delta', 'call.output']);
+/** True for an event that is shown live and not written. */
+export function isTransient(event: ev.IEvent): boolean {
+  return event.kind === 'model.delta' || event.kind === 'call.output';
+}
 
 /** Kinds that change what a step's line says. */
 const IN_LINE = new Set<string>([
@@ -196,7 +198,7 @@ export class Trajectory {
   /** Add an event. Return the changed parts. */
   add(given: ev.IEvent): IChange {
     const event = upgraded(given);
-    if (TRANSIENT.has(event.kind)) {
+    if (isTransient(event)) {
       return this._apply(event);
     }
     if (isFacts(event)) {

@@ -7,7 +7,7 @@ const ROWS_MOST = 14;
 
 export class ArgumentsEditor {
   readonly node = h('div', { class: 'lsn-arguments' });
-  private _fields = new Map<string, { area: HTMLTextAreaElement; text: boolean; before: string }>();
+  private _fields = new Map<string, { area: HTMLTextAreaElement; value: unknown; before: string }>();
 
   constructor(
     values: Record<string, unknown>,
@@ -19,7 +19,7 @@ export class ArgumentsEditor {
       const before = text ? value : JSON.stringify(value, null, 2);
       const area = editArea(before, _host.trans('Argument %1', name));
       area.addEventListener('input', changed);
-      this._fields.set(name, { area, text, before: area.value });
+      this._fields.set(name, { area, value, before: area.value });
       this.node.append(h('label', {}, h('code', {}, name), area));
     }
   }
@@ -32,8 +32,9 @@ export class ArgumentsEditor {
   /** The arguments as they are now. Throws when one has to be JSON and is not. */
   get values(): Record<string, unknown> {
     const values = new Map<string, unknown>();
-    for (const [name, { area, text }] of this._fields) {
-      values.set(name, text ? area.value : this._parse(name, area.value));
+    for (const [name, { area, value, before }] of this._fields) {
+      const written = () => (typeof value === 'string' ? area.value : this._parse(name, area.value));
+      values.set(name, area.value === before ? value : written()); // a field changes the ends of lines
     }
     return Object.fromEntries(values);
   }

@@ -29,14 +29,17 @@ export class CalmRow {
 
   /** Stand for these steps. */
   show(calm: ICalmSteps, views: StepView[]): void {
-    this._views.filter(view => !views.includes(view)).forEach(view => view.setFolded(false));
+    const shown = new Set(views);
+    this._views.filter(view => !shown.has(view)).forEach(view => view.setFolded(false));
     this._views = views;
     const [first, last] = [calm.steps[0], calm.steps[calm.steps.length - 1]];
     setText(this._numbers, `${first.number}–${last.number}`);
     setText(this._words, calm.words);
     setText(this._figures, calm.figures);
     this.node.setAttribute('aria-label', this._host.trans('Steps %1 to %2', first.number, last.number));
-    views[0].node.before(this.node);
+    if (views[0].node.previousSibling !== this.node) {
+      views[0].node.before(this.node); // a node that is moved loses the keyboard
+    }
     this.setOpen(this._open);
   }
 

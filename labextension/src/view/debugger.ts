@@ -256,6 +256,10 @@ export class PausePanel {
     area.addEventListener('input', () => {
       give.disabled = area.value === before;
     });
+    this._unsent = () =>
+      area.value === before
+        ? ''
+        : trans('You changed the result. Press “Use the edited result”, or write it as it was.');
     const label = h('label', { class: 'lsn-arguments' }, trans('What the model will read:'), area);
     return [this._banner(''), ...this._refusedHosts(), label, this._toolbar(trans('Continue'), give)];
   }

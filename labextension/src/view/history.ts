@@ -201,11 +201,12 @@ export class HistoryPanel {
     const { trans } = this._host;
     const { number } = this._chosen;
     this._status.textContent = trans('Creating a fork…');
+    const before = this._head.forks.length;
     try {
       const made = await travel.fork(number);
       await this._host.refresh?.();
-      const known = this._head.forks.filter(fork => fork.step === number);
-      const folder = made?.folder ?? known[known.length - 1]?.folder ?? null;
+      const added = this._head.forks.slice(before).find(fork => fork.step === number);
+      const folder = made?.folder ?? added?.folder ?? null;
       this._status.textContent = '';
       this._body.replaceChildren(this._forked(travel, folder));
     } catch (error) {

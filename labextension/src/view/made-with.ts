@@ -129,16 +129,37 @@ class Names {
   }
 
   private _matching(pattern: string): string[] {
-    const parts = pattern
-      .split(/\*+|\?|\$\{\w+\}|\$\w+|%\w+|\{[^}]*\}|\[[^\]]*\]/)
-      .map(part => part.replace(/[.*+?^${}()|[\]\\]/g, '\\$&'));
+    const parts = pattern.split(/\*+|\?|\$\{\w+\}|\$\w+|%\w+|\{[^}]*\}|\[[^\]]*\]/);
     if (parts.length > WILDCARDS_MOST + 1) {
       return [];
     }
-    const wanted = new RegExp(`(?:^|/)${parts.join('[^/]{0,80}')}$`);
+    const wanted = parts.join('\0').split('/');
     const paths = [...new Set([...this._history.byName.values()].slice(-MAX_NAMES).flat())];
-    return paths.filter(path => path.length < 400 && this._there(path) && wanted.test(path));
+    return paths.filter(path => path.length < 400 && this._there(path) && ends(path, wanted));
   }
+}
+
+/** True if the last parts of a path are these, in which `\0` stands for any letters. No regular expression: the work is small. */
+function ends(path: string, wanted: readonly string[]): boolean {
+  const names = path.split('/').slice(-wanted.length);
+  return names.length === wanted.length && wanted.every((one, at) => fits(names[at], one.split('\0')));
+}
+
+/** True for a name that has these texts in their order, the first at its start and the last at its end. */
+function fits(name: string, [first, ...rest]: readonly string[]): boolean {
+  const last = rest.pop();
+  if (last === undefined || !name.startsWith(first)) {
+    return name === first;
+  }
+  let at = first.length;
+  for (const part of rest) {
+    const found = name.indexOf(part, at);
+    if (found < 0) {
+      return false;
+    }
+    at = found + part.length;
+  }
+  return at <= name.length - last.length && name.endsWith(last);
 }
 
 function textOf(call: ICall): string {

@@ -1,5 +1,6 @@
 /** The outcome of the run, before how it went: the answer, or why there is none, and the files that it made. */
 
+import { pictureWarning } from '../artifacts/bounds';
 import { addressFor, IArtifact, load } from '../artifacts/content';
 import { kindOf, Shown } from '../artifacts/kinds';
 import { visibleName } from '../artifacts/names';
@@ -175,7 +176,7 @@ function renderThumbnail(artifact: IArtifact, replaced: number | null, host: IHo
 
 async function showPicture(artifact: IArtifact, host: IHost, place: HTMLElement): Promise<void> {
   const loaded = await load(artifact, host).catch(() => '');
-  if (typeof loaded !== 'string') {
+  if (typeof loaded !== 'string' && !pictureWarning(loaded.bytes, host)) {
     const picture = h('img', { alt: '', decoding: 'async', draggable: 'false' });
     picture.addEventListener('error', () => picture.remove());
     picture.src = addressFor(picture, loaded.bytes, kindOf(artifact).type);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -15,12 +16,14 @@ from card_checks import not_static, read
 from card_runs import card_of, run_events, saved_file, start_event, step_events
 from support import record_of
 
+from llm_sandbox_nb.card import tables
 from llm_sandbox_nb.card.bundle import MIME, Caps
 from llm_sandbox_nb.card.card import Bundle, Card
 from llm_sandbox_nb.card.page import style
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
+TABLE = {"columns": [{"name": "a", "type": "int64"}], "rows": [["1"]], "total_rows": 1, "width": 1}
 ROOT = Path(__file__).parents[3]
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -171,6 +174,32 @@ def test_live_files_are_bounded(tmp_path: Path) -> None:
     assert "big19.png" in bundle["text/html"]
 
 
+def test_the_live_card_forgets_files_that_it_shows_no_more(tmp_path: Path) -> None:
+    card = card_of([start_event()], folder=tmp_path)
+    kept = []
+    for number in range(30):
+        event = saved_file(tmp_path, "plot.png", PNG + bytes([number]))
+        card.add(event.model_copy(update={"sha256": f"{number:064}"}))
+        card.live()
+        kept.append(len(pickle.dumps(card._files)))
+    assert kept[-1] < 2 * kept[0]
+
+
+def test_of_many_parquet_files_the_first_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    monkeypatch.setattr(tables, "find_spec", lambda name: True)
+    monkeypatch.setattr(tables, "first_rows", lambda data: read.append(data) or TABLE)
+    saved = [saved_file(tmp_path, f"part{number:02}.parquet", b"%d" % number) for number in range(20)]
+    bundle = card_of([start_event(), *saved], folder=tmp_path).final()
+    assert read == [b"%d" % number for number in range(10)]
+    assert bundle["text/html"].count("Only the first 10 Parquet files are shown.") == 10
+    kept = record_of(bundle)["artifacts"]
+    assert ["preview" in kept[f"part{number:02}.parquet"] for number in (9, 10)] == [True, False]
+    assert base64.b64decode(kept["part19.parquet"]["data"]) == b"19"
+
+
 def test_a_later_version_of_a_file_takes_the_place_of_the_earlier(tmp_path: Path) -> None:
     card = card_of([start_event(), saved_file(tmp_path, "a.txt", b"first")], folder=tmp_path)
     assert "first" in shown(card.live())
@@ -273,8 +302,8 @@ def test_a_small_parquet_file_that_holds_far_more_does_not_take_the_kernel_along
     pq.write_table(table, tmp_path / "bomb.parquet", compression="zstd")
     data = (tmp_path / "bomb.parquet").read_bytes()
     assert len(data) < 10_000
-    tracker = "import sys; from llm_sandbox_nb.card.tables import parquet_table; "
-    tracker += "page = parquet_table(sys.stdin.buffer.read()); "
+    tracker = "import sys; from llm_sandbox_nb.card.tables import parquet_rows, parquet_table; "
+    tracker += "page = parquet_table(parquet_rows(sys.stdin.buffer.read())); "
     tracker += "print(len(page), open('/proc/self/status').read().partition('VmHWM:')[2].split()[0])"
     done = subprocess.run([sys.executable, "-c", tracker], input=data, capture_output=True, cwd=ROOT)
     length, kilobytes = map(int, done.stdout.split())

@@ -53,6 +53,13 @@ def test_a_plain_page_is_shown_at_once(text: str) -> None:
     assert "<details" not in shown
 
 
+def test_a_page_with_an_avif_picture_waits_for_a_click() -> None:
+    data = next(row["data"] for row in TABLE if row["name"] == "avif")
+    page = f"<img src='data:image/avif;base64,{data}'>".encode()
+    shown = artifact_html(Artifact("a.html", "", len(page), page), unfolded=True)
+    assert "<summary>The content of this page decodes to an unknown size. Show it anyway</summary>" in shown
+
+
 def test_counting_takes_no_time() -> None:
     begun = time.process_time()
     for text in (

@@ -7,6 +7,7 @@ import base64
 import html
 from pathlib import Path
 
+import bombs
 import pytest
 from card_checks import not_static, read
 from test_card_escaping import HOSTILE
@@ -63,6 +64,14 @@ def test_a_picture_is_a_picture(name: str, tmp_path: Path) -> None:
     assert mime.startswith("image/")
     assert base64.b64decode(shown[mime]) == PNG
     assert name in shown["text/plain"]
+
+
+@pytest.mark.parametrize("name", ["a.jpe", "a.png.gz"])
+def test_a_picture_by_another_name_is_a_download(name: str, tmp_path: Path) -> None:
+    """Its decoded size would not be checked."""
+    shown = file(tmp_path, name, bombs.png(12_000))._repr_mimebundle_()
+    assert set(shown) == {"text/html", "text/plain"}
+    assert "<img" not in shown["text/html"]
 
 
 @pytest.mark.parametrize(
