@@ -19,6 +19,7 @@ from warm_kernels import kernel_environment
 from llm_sandbox_nb.agent import run_spec
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.mcp_client import connection
+from llm_sandbox_nb.agent.mcp_client.servers import McpServers
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
@@ -354,7 +355,13 @@ def test_text_that_is_not_json_is_ignored_and_odd_results_are_read_as_far_as_pos
     )
     assert said(result) == [
         "after the garbage",
-        "[a part of the kind 'video', which cannot be shown]\n[a file that is not valid base64]\n5",
+        "\n".join(
+            [
+                "[a part of the kind 'video', which cannot be shown]",
+                *["[a file that is not valid base64]"] * 4,
+                "5",
+            ]
+        ),
         "Error: the MCP server s sent a result with more than 100 levels.",
     ]
 
@@ -428,6 +435,27 @@ def test_a_server_that_does_not_start_starts_no_run(tmp_path: Path, configured: 
     assert str(caught.value).startswith("The MCP server s ")
     assert sentence in str(caught.value)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_server_that_still_starts_ends_if_another_one_does_not_start(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    silent = f"import os, sys; open({str(pid)!r}, 'w').write(str(os.getpid())); sys.stdin.read()"
+    fails = f"until [ -s {pid} ]; do sleep 0.1; done; exit 3"
+
+    async def start() -> None:
+        servers = McpServers.from_names(
+            {
+                "silent": {"command": sys.executable, "args": ["-c", silent]},
+                "fails": {"command": "sh", "args": ["-c", fails]},
+            }
+        )
+        assert servers is not None
+        with pytest.raises(InputError, match="The MCP server fails ended with exit code 3"):
+            await servers.tools(())
+        await servers.close()
+        assert not Path(f"/proc/{pid.read_text()}").exists()
+
+    run(start())
 
 
 # --- other ways to a server ---
