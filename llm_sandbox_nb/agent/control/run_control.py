@@ -143,7 +143,9 @@ class RunControl:
         """Event that is set unless the mode is `pausing`."""
         self._running.set()
         self._interrupted = asyncio.Event()
-        """Event that a stop or a rewind sets."""
+        """Event that a stop, a rewind or a failure sets."""
+        self._failure: Exception | None = None
+        """Exception with which a decision failed, for example because the disk is full. It ends the run."""
         self._rewinds: list[_PendingRewind] = []
         self._texts: list[str] = []
         """Queued messages to the model that it has not read yet."""
@@ -327,13 +329,13 @@ class RunControl:
         return self.take_texts()
 
     async def interruptible(self, work: Coroutine[Any, Any, NoReturn]) -> None:
-        """Await `work`, which always ends with an exception. Cancel `work` at a stop or a rewind.
+        """Await `work`, which always ends with an exception. Cancel `work` at a stop, a rewind or a failed decision.
 
         This method returns only for a rewind.
 
         Raises:
             CancelledError: if a person stopped the run.
-            BaseException: the exception of `work`.
+            BaseException: the exception of `work`, or of a decision that could not be recorded.
         """
         task = asyncio.ensure_future(work)
         interruption = asyncio.ensure_future(self._interrupted.wait())
@@ -344,6 +346,8 @@ class RunControl:
             task.cancel()
             interruption.cancel()
             await asyncio.gather(task, interruption, return_exceptions=True)
+        if self._failure is not None:
+            raise self._failure
         if self.stopped or not self._rewinds:
             task.result()
 
@@ -375,7 +379,7 @@ class RunControl:
             else:
                 if not pending.done.done():
                     pending.done.set_result(result)
-        if not self.stopped:
+        if not self.stopped and self._failure is None:
             self._interrupted.clear()
 
     @property
@@ -441,9 +445,16 @@ class RunControl:
         return self._clock() - started
 
     def _apply(self, decision: Decision) -> None:
-        """Record and apply a decision. This method runs in the event loop of the run."""
-        if self._over or self.stopped:
+        """Record and apply a decision, or let its failure end the run. This method runs in the event loop of the run."""
+        if self._over or self.stopped or self._failure is not None:
             return
+        try:
+            self._take_effect(decision)
+        except Exception as error:  # noqa: BLE001 - raised by `interruptible`
+            self._failure = error
+            self._interrupted.set()
+
+    def _take_effect(self, decision: Decision) -> None:
         effect = EFFECTS[decision.action]
         if effect.records:
             self._record(effect.records, decision.text, decision.source)
@@ -534,7 +545,9 @@ class PausePoints:
         await self.control.settled()
         refused, self.control.refused = self.control.refused, []
         hosts = tuple(dict.fromkeys(refused)) if moment.at == "observation" else ()
-        approval = await self.toolbox[call.name].approval() if moment.at == "call" and valid else None
+        approval = None
+        if moment.at == "call" and valid:  # an MCP server may take long to list its tools
+            approval = await self.meter.in_time(self.toolbox[call.name].approval())
         if approval is not None and self.rules.approved_all and not approval.changed:
             approval = None
         reason = await self._reason(moment, valid, hosts)
