@@ -37,6 +37,11 @@ async def in_daemon_thread(function: Callable[..., T], *arguments: Any, name: st
     def work() -> None:
         try:
             result = context.run(function, *arguments)
+        except (
+            StopIteration,
+            SystemExit,
+        ) as error:  # a future refuses the first, and the second would end the loop
+            report(done.set_exception, RuntimeError(repr(error)))
         except Exception as error:  # noqa: BLE001 - raised where the result is awaited
             report(done.set_exception, error)
         else:

@@ -115,7 +115,7 @@ class OwnTool(Tool):
             text = value if isinstance(value, str) else to_json(value, fallback=str).decode()
         except SandboxLostError:
             raise
-        except Exception as error:  # noqa: BLE001 - the user's own code
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code
             late = f"it took longer than {longest:g} seconds" if timer.expired() else None
             return Outcome(
                 bounded(f"Error: {late or f'{type(error).__name__}: {error}'}"), error="tool_failed"
