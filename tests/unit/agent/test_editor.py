@@ -309,6 +309,9 @@ def test_replace_needs_one_place() -> None:
 def test_replace_points_to_a_place_that_differs_in_blanks_only() -> None:
     message = refused(editor(b"def f():\n\treturn  1\n"), "str_replace", PATH, "    return 1", "    return 2")
     assert "Line 2 differs only in blanks" in message
+    content = b"a\n" * 200_000
+    message = refused(editor(content), "str_replace", PATH, "a \n" * 100_000 + "b\n", "c")
+    assert "View the file and copy it exactly" in message, "and it takes no quadratic time"
 
 
 def test_replace_shows_four_lines_around() -> None:
