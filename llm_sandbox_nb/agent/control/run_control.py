@@ -445,7 +445,7 @@ class RunControl:
         return self._clock() - started
 
     def _apply(self, decision: Decision) -> None:
-        """Record and apply a decision, or let its failure end the run. This method runs in the event loop of the run."""
+        """Record and apply a decision. A failure ends the run. This method runs in the event loop of the run."""
         if self._over or self.stopped or self._failure is not None:
             return
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -17,14 +18,14 @@ from support import run
 from warm_kernels import kernel_environment
 
 from llm_sandbox_nb.agent import run_spec
-from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.mcp_client import connection
 from llm_sandbox_nb.agent.mcp_client.servers import McpServers
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.journal import load_text
+from llm_sandbox_nb.trajectory.journal import Journal, JournalNotWrittenError, load_text
 from notebooks import execute, notebook_of, printed
 
 SERVER = str(Path(mcp_tool_server.__file__))
@@ -399,8 +400,9 @@ def test_of_thousands_of_tools_a_hundred_are_offered(tmp_path: Path) -> None:
     assert said(chosen) == ["tool2999 called"]
 
 
-def test_a_run_that_cannot_make_its_folder_closes_the_sandbox_of_an_inside_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("problem", ["no folder", "full disk"])
+def test_a_run_that_cannot_begin_closes_the_sandbox_of_an_inside_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str
 ) -> None:
     inside = {"command": sys.executable, "args": [SERVER], "inside": True}
     opened: list[Sandbox] = []
@@ -409,9 +411,15 @@ def test_a_run_that_cannot_make_its_folder_closes_the_sandbox_of_an_inside_serve
         opened.append(await open_sandbox(*args, **options))
         return opened[-1]
 
+    def full(journal: Journal, event: ev.Event) -> None:
+        raise JournalNotWrittenError(errno.ENOSPC, "No space left on device")
+
     monkeypatch.setattr(run_spec, "open_sandbox", open_and_remember)
-    (tmp_path / "runs").write_text("A file where the folder of the runs would be.")
-    with pytest.raises(InputError):
+    if problem == "no folder":
+        (tmp_path / "runs").write_text("A file where the folder of the runs would be.")
+    else:
+        monkeypatch.setattr(Journal, "append", full)
+    with pytest.raises((InputError, RunError)):
         played(tmp_path, mcp={"s": inside})
     (box,) = opened
     assert not Path(box.directories.root).exists()

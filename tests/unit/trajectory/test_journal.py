@@ -221,6 +221,6 @@ def test_folders_of_runs_are_in_the_order_of_their_names(
 def test_a_folder_of_runs_on_a_disk_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "runs").symlink_to(tmp_path / "unmounted" / "runs")
     with pytest.raises(
-        InputError, match="The run's folder cannot be made in .*: choose another output folder"
+        InputError, match=r"The run's folder cannot be made in .*: choose another output folder"
     ):
         recorder.new_run_folder(tmp_path / "runs", None)
