@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import posixpath
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -233,13 +234,10 @@ class OutsideCalls:
             later = arguments.get("to", "now")
             second = None if later == "now" else self._checkpoint(run, later)
             found = await box.changes(first, second)
-        inside = str(arguments.get("path") or "").rstrip("/")
-        if inside and not inside.startswith("/"):
-            inside = f"{box.directories.root}/{inside.removeprefix('./')}"
+        path = str(arguments.get("path") or "/")
+        inside = posixpath.normpath(posixpath.join(box.directories.root, path)).rstrip("/")
         files = tuple(
-            file
-            for file in found.files
-            if not inside or file.path == inside or file.path.startswith(f"{inside}/")
+            file for file in found.files if file.path == inside or file.path.startswith(f"{inside}/")
         )
         diffs, left_out = await file_diffs(Changes(files, found.incomplete))
         rows, room, listed = list[str](), _DIFF_CHARACTERS, list[Json]()

@@ -83,3 +83,25 @@ def test_only_a_person_who_stopped_the_work_is_named_as_the_reason(
     with_calls(tmp_path, stopped)
     monkeypatch.setattr(session, "_make_folders", failing)
     with_calls(tmp_path, fails)
+
+
+def test_changes_are_shown_for_each_form_of_a_path(tmp_path: Path) -> None:
+    async def work(calls: OutsideCalls) -> None:
+        made = {"command": "mkdir sub; echo x > sub/a; echo y > b", "wait": 60.0}
+        assert not (await calls.call("run_command", made, "agent"))["error"]
+        sandboxes = await calls.call("list_sandboxes", {}, "agent")
+        root = sandboxes["data"]["sandboxes"][0]["working_directory"]
+        for path, names in (
+            (None, {"b", "sub", "sub/a"}),
+            (".", {"b", "sub", "sub/a"}),
+            (f"{root}/", {"b", "sub", "sub/a"}),
+            ("./sub/", {"sub", "sub/a"}),
+            ("sub/../b", {"b"}),
+            (f"{root}//sub/a", {"sub/a"}),
+            ("su", set()),
+        ):
+            shown = await calls.call("show_changes", {"from": "0", "path": path}, "agent")
+            found = {file["path"].removeprefix(f"{root}/") for file in shown["data"]["files"]}
+            assert found == names, path
+
+    with_calls(tmp_path, work)
