@@ -331,6 +331,12 @@ def _check_limits(spec: RunSpec, trajectory: Trajectory) -> None:
             f"The run has cost {format_cost(spent)} and may cost {format_cost(spec.limits.cost)}: allow more, as in "
             f"result.resume(limits={{'cost': {spent * 2:.2f}}})."
         )
+    used = trajectory.total_usage.total_tokens
+    if spec.limits.total_tokens is not None and used >= spec.limits.total_tokens:
+        raise InputError(
+            f"The run has used {plural(used, 'token')} and may use {spec.limits.total_tokens:,}: allow more, as in "
+            f"result.resume(limits={{'total_tokens': {used * 2}}})."
+        )
     taken = seconds_so_far(trajectory)
     if spec.limits.time is not None and taken >= spec.limits.time:
         raise InputError(
