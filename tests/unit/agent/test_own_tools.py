@@ -111,7 +111,7 @@ def test_what_a_function_raises_is_what_the_model_reads() -> None:
     assert "Traceback" not in outcome.observation
 
 
-@pytest.mark.parametrize("raised", [SystemExit(3), StopIteration("no more")])
+@pytest.mark.parametrize("raised", [SystemExit(3), StopIteration("no more"), asyncio.CancelledError()])
 def test_a_function_that_ends_its_thread_or_a_loop_ends_only_the_call(raised: BaseException) -> None:
     def end() -> None:
         """End."""
