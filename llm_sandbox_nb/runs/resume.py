@@ -15,7 +15,7 @@ from llm_sandbox_nb.agent.control.frontends import (
     refusing_handler,
 )
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules, pause_rules
-from llm_sandbox_nb.agent.control.run_control import RunControl
+from llm_sandbox_nb.agent.control.run_control import RunControl, unused_control
 from llm_sandbox_nb.agent.conversation_state import conversation_state, seconds_so_far, worked
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
@@ -121,6 +121,9 @@ async def resume(run: R, options: ResumeOptions) -> R:
         opening = SandboxOpening.new(sandbox_options(run, options.sandbox_options))
     first_message = _first_message(trajectory, options.text)
     checked_on_pause(options.on_pause)
+    unused_control(options.control)
+    if run.context.living() is not None:
+        _check_limits(spec, trajectory)  # before files change
     await _restore_own_files(run, options)
     recorder = Recorder(run.folder, options.listeners, trajectory)
     try:

@@ -63,7 +63,7 @@ from llm_sandbox_nb.agent.control.decisions import (
 )
 from llm_sandbox_nb.agent.control.pause_rules import Moment, PauseRules, Reason
 from llm_sandbox_nb.agent.control.settings_change import Changer
-from llm_sandbox_nb.agent.errors import ControlError
+from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
@@ -481,6 +481,16 @@ class RunControl:
 
     def _record(self, action: ev.ControlAction, text: str | None, source: str) -> None:
         self._emit(ev.Controlled(action=action, text=text, source=source))
+
+
+def unused_control(given: RunControl | None) -> RunControl:
+    """Return the given controls, or new ones. Raise InputError if the controls belong to a run."""
+    control = RunControl() if given is None else given
+    if not isinstance(control, RunControl):
+        raise InputError(f"control is a RunControl(), not {control!r:.80}.")
+    if control.used:
+        raise InputError("The control belongs to another run: make a new RunControl for this one.")
+    return control
 
 
 def _nowhere(event: ev.Event) -> None:
