@@ -535,6 +535,21 @@ def test_the_program_of_a_server_ends_with_the_run(tmp_path: Path) -> None:
     assert outputs(played(tmp_path, call("echo", text="two")))
 
 
+def test_what_a_server_has_started_ends_with_the_run(tmp_path: Path) -> None:
+    """The child ignores SIGTERM, and its parent ends as soon as its input ends."""
+    pid = tmp_path / "pid"
+    child = f"trap '' TERM; echo $$ > {pid}; while :; do sleep 0.2; done"
+    source = (
+        f"import runpy, subprocess, sys; subprocess.Popen(['sh', '-c', {child!r}], stdin=subprocess.DEVNULL); "
+        + (f"sys.argv = ['x']; runpy.run_path({SERVER!r}, run_name='__main__')")
+    )
+    wait = f"until [ -s {pid} ]; do sleep 0.1; done"
+    configured = {"s": {"command": sys.executable, "args": ["-c", source]}}
+    assert outputs(played(tmp_path, turn(bash(wait)), call("echo", text="one"), mcp=configured))
+    stat = Path(f"/proc/{pid.read_text().strip()}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 def test_a_cell_names_servers_and_refuses_where_nobody_can_approve(tmp_path: Path) -> None:
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": server()}))
     model = script(tmp_path, call("echo", text="hello"), SUBMIT)
