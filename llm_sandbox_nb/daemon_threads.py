@@ -37,8 +37,10 @@ async def in_daemon_thread(function: Callable[..., T], *arguments: Any, name: st
     def work() -> None:
         try:
             result = context.run(function, *arguments)
-        except Exception as error:  # noqa: BLE001 - raised where the result is awaited
-            report(done.set_exception, error)
+        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+            # A future refuses StopIteration. SystemExit would end the event loop, and CancelledError the caller.
+            usual = isinstance(error, Exception) and not isinstance(error, StopIteration)
+            report(done.set_exception, error if usual else RuntimeError(repr(error)))
         else:
             report(done.set_result, result)
 

@@ -96,6 +96,9 @@ def called(name: str, arguments: dict[str, Any], send: Any) -> dict[str, Any] | 
                     7,
                     {"type": "video"},
                     {"type": "image", "data": "%%%"},
+                    {"type": "image"},
+                    {"type": "audio", "data": 5, "resource": "not an object"},
+                    {"type": "resource", "resource": {"blob": None}},
                     {"type": "text", "text": 5},
                 ]
             }

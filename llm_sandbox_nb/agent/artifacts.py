@@ -188,9 +188,10 @@ class Collector:
 
     async def _take(self, entry: FileEntry, step: int | None) -> None:
         name = self._relative(entry.path)
-        if name is not None and not (self._allowed(entry, name) and await self._copy(entry, name, step)):
-            self._forget(entry.path, step)  # otherwise an outdated copy would be a result
-        self._seen[entry.path] = (entry.size, entry.mtime)
+        if name is None or (self._allowed(entry, name) and await self._copy(entry, name, step)):
+            self._seen[entry.path] = (entry.size, entry.mtime)
+        else:  # an outdated copy must not be a result; later there may be room for the file
+            self._forget(entry.path, step)
 
     async def _copy(self, entry: FileEntry, name: str, step: int | None) -> bool:
         """Copy a file to `files/`. Return False if it could not be copied."""

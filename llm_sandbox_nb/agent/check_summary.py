@@ -39,7 +39,9 @@ class TestCount:
 
 def _pytest(text: str) -> TestCount | None:
     found = re.findall(
-        r"^=*\s*((?:\d+ [a-z]+(?:, )?)+|no tests ran) in [\d.]+s(?: \([\d:]+\))?\s*=*$", text, re.MULTILINE
+        r"^=*\s*((?:\d{1,9} [a-z]+(?:, )?)+|no tests ran) in [\d.]+s(?: \([\d:]+\))?\s*=*$",
+        text,
+        re.MULTILINE,
     )
     if not found:
         return None
@@ -51,11 +53,12 @@ def _pytest(text: str) -> TestCount | None:
 
 def _unittest(text: str) -> TestCount | None:
     found = re.search(
-        r"^Ran (\d+) tests? in [\d.]+s\s+(OK|FAILED|NO TESTS RAN)(?: \((.*)\))?\s*\Z", text, re.MULTILINE
+        r"^Ran (\d{1,9}) tests? in [\d.]+s\s+(OK|FAILED|NO TESTS RAN)(?: \((.*)\))?\s*\Z", text, re.MULTILINE
     )
     if not found:
         return None
-    named = {name: int(number) for name, number in re.findall(r"([a-z][a-z ]*)=(\d+)", found[3] or "")}
+    parts = (re.fullmatch(r"([a-z ]+)=(\d{1,9})", part) for part in (found[3] or "").split(", "))
+    named = {part[1]: int(part[2]) for part in parts if part}
     failed = named.get("failures", 0) + named.get("errors", 0) + named.get("unexpected successes", 0)
     skipped = named.get("skipped", 0)
     passed = max(0, int(found[1]) - failed - skipped)
@@ -63,18 +66,20 @@ def _unittest(text: str) -> TestCount | None:
 
 
 def _cargo(text: str) -> TestCount | None:
-    found = re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed;", text, re.MULTILINE)
+    found = re.findall(r"^test result: \w+\. (\d{1,9}) passed; (\d{1,9}) failed;", text, re.MULTILINE)
     passed, failed = (sum(int(match[place]) for match in found) for place in (0, 1))
     return TestCount("cargo test", passed, failed) if found else None
 
 
 def _javascript(text: str) -> TestCount | None:
     """Parse the summary of Jest, Vitest, `node --test` or Mocha."""
-    if found := re.findall(r"^\s*Tests:?\s+(.*\d+ (?:passed|failed|total).*)$", text, re.MULTILINE):
-        counts = {name: int(number) for number, name in re.findall(r"(\d+) (passed|failed)", found[-1])}
+    if found := re.findall(r"^\s*Tests:?\s++(.*\d (?:passed|failed|total).*)$", text, re.MULTILINE):
+        counts = {
+            name: int(number) for number, name in re.findall(r"(?<!\d)(\d{1,9}) (passed|failed)", found[-1])
+        }
         return TestCount("tests", counts.get("passed", 0), counts.get("failed", 0))
-    passed = re.findall(r"^(?:#|ℹ) pass (\d+)$|^\s*(\d+) passing\b", text, re.MULTILINE)
-    failed = re.findall(r"^(?:#|ℹ) fail (\d+)$|^\s*(\d+) failing\b", text, re.MULTILINE)
+    passed = re.findall(r"^(?:#|ℹ) pass (\d{1,9})$|^\s*(\d{1,9}) passing\b", text, re.MULTILINE)
+    failed = re.findall(r"^(?:#|ℹ) fail (\d{1,9})$|^\s*(\d{1,9}) failing\b", text, re.MULTILINE)
     if not passed:
         return None
     return TestCount("tests", int("".join(passed[-1])), int("".join(failed[-1])) if failed else 0)

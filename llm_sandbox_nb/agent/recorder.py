@@ -129,10 +129,11 @@ def new_run_folder(parent: Path, name: str | None) -> Path:
     second, fraction = time.strftime("%Y%m%d-%H%M%S", time.localtime(now)), int(now % 1 * 0x10000)
     folder = parent.expanduser().absolute() / part / f"{second}-{fraction:04x}{secrets.token_hex(2)}"
     try:
-        folder.mkdir(parents=True)
-    except FileExistsError:
-        return new_run_folder(parent, name)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
     except OSError as error:
+        if folder.exists():
+            return new_run_folder(parent, name)
         raise InputError(
             f"The run's folder cannot be made in {parent} ({error.strerror}): choose another output folder."
         ) from error

@@ -49,7 +49,7 @@ class RunOptions:
 
     def call_seconds(self, left: float | None) -> float:
         """Return the maximum seconds of a call. `left` is the remaining seconds of the run, or None without a limit."""
-        return min(self.command_timeout, left or self.command_timeout)
+        return self.command_timeout if left is None else min(self.command_timeout, left)
 
     def by_name(self) -> dict[str, Any]:
         """Return the options as arguments of `solve`."""

@@ -111,6 +111,7 @@ class Session:
                 model.log_to(self.recorder.folder)
         except OSError as error:
             self.recorder.close()
+            await self.opening.discard()
             raise self._unwritable(error) from error
         self.record.context.session = self
         setup = asyncio.ensure_future(self._set_up())  # the first request does not wait for the sandbox

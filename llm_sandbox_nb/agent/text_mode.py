@@ -292,7 +292,7 @@ def answer_in(text: str, word: str) -> str:
     elif blocks:
         return ""
     found = re.search(
-        rf"^[*_#>\s]*{re.escape(word)}[*_]*(.*)", text, re.IGNORECASE | re.MULTILINE | re.DOTALL
+        rf"^(?:[*_#>]|[^\S\n])*{re.escape(word)}[*_]*(.*)", text, re.IGNORECASE | re.MULTILINE | re.DOTALL
     )
     return found[1].strip().strip("*_`").strip() if found else ""
 

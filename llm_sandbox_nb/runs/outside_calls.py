@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import posixpath
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -86,6 +87,7 @@ class OutsideCalls:
         self._main = agent
         self._follow_fork = follow_fork
         self._started = StartedRuns(starter)
+        self._forking = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def call(
@@ -121,15 +123,16 @@ class OutsideCalls:
 
     async def close(self) -> None:
         """End all runs, and close the forks with their sandboxes."""
-        for agent in self.agents.values():
-            if not agent.ended and agent.task is not None:
-                agent.run.control.stop(source="mcp")
-        await self._started.close()
-        tasks = [agent.task for agent in self.agents.values() if agent.task is not None]
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for agent in self.agents.values():
-            if agent is not self._main:
-                await agent.run.context.close()
+        async with self._forking:
+            for agent in self.agents.values():
+                if not agent.ended and agent.task is not None:
+                    agent.run.control.stop(source="mcp")
+            await self._started.close()
+            tasks = [agent.task for agent in self.agents.values() if agent.task is not None]
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for agent in self.agents.values():
+                if agent is not self._main:
+                    await agent.run.context.close()
 
     def _agent(self, name: object) -> OutsideAgent:
         if name in (None, ""):
@@ -233,13 +236,10 @@ class OutsideCalls:
             later = arguments.get("to", "now")
             second = None if later == "now" else self._checkpoint(run, later)
             found = await box.changes(first, second)
-        inside = str(arguments.get("path") or "").rstrip("/")
-        if inside and not inside.startswith("/"):
-            inside = f"{box.directories.root}/{inside.removeprefix('./')}"
+        path = str(arguments.get("path") or "/")
+        inside = posixpath.normpath(posixpath.join(box.directories.root, path)).rstrip("/")
         files = tuple(
-            file
-            for file in found.files
-            if not inside or file.path == inside or file.path.startswith(f"{inside}/")
+            file for file in found.files if file.path == inside or file.path.startswith(f"{inside}/")
         )
         diffs, left_out = await file_diffs(Changes(files, found.incomplete))
         rows, room, listed = list[str](), _DIFF_CHARACTERS, list[Json]()
@@ -332,32 +332,35 @@ class OutsideCalls:
         return _result(text, data)
 
     async def _fork(self, agent: OutsideAgent, arguments: Json, caller: OutsideCaller) -> Json:
-        open_forks = [agent for agent in self.agents.values() if agent is not self._main and not agent.ended]
-        if len(open_forks) >= _MAX_FORKS:
-            raise OutsideError(
-                f"There are {_MAX_FORKS} forks already: use one of them, or ask the person to end one."
+        async with self._forking:  # an agent may ask for several forks at once
+            open_forks = [
+                agent for agent in self.agents.values() if agent is not self._main and not agent.ended
+            ]
+            if len(open_forks) >= _MAX_FORKS:
+                raise OutsideError(
+                    f"There are {_MAX_FORKS} forks already: use one of them, or ask the person to end one."
+                )
+            run = agent.run
+            name = _fork_name(arguments.get("label"), self.agents)
+            async with agent.holding_sandbox():
+                await agent.record_others()
+                await agent.settled()
+                destination = self._destination(run, arguments.get("from", "now"))
+                if destination.target is None:
+                    raise OutsideError("The files of this step are not kept: list_checkpoints shows others.")
+                other = await fork(run, destination)
+            forked = OutsideAgent(other, name, shared=False)
+            forked.ready.set()
+            listeners, finish = self._follow_fork(other) if self._follow_fork else ((), _nothing)
+            control = RunControl()
+            other.take_control(control)  # the run may be stopped before it resumes
+            options = ResumeOptions(
+                model=OutsideModel(forked.next_call, f"{MODEL}, {name}"),
+                listeners=(*listeners, forked.listen),
+                control=control,
             )
-        run = agent.run
-        name = _fork_name(arguments.get("label"), self.agents)
-        async with agent.holding_sandbox():
-            await agent.record_others()
-            await agent.settled()
-            destination = self._destination(run, arguments.get("from", "now"))
-            if destination.target is None:
-                raise OutsideError("The files of this step are not kept: list_checkpoints shows others.")
-            other = await fork(run, destination)
-        forked = OutsideAgent(other, name, shared=False)
-        forked.ready.set()
-        listeners, finish = self._follow_fork(other) if self._follow_fork else ((), _nothing)
-        control = RunControl()
-        other.take_control(control)  # the run may be stopped before it resumes
-        options = ResumeOptions(
-            model=OutsideModel(forked.next_call, f"{MODEL}, {name}"),
-            listeners=(*listeners, forked.listen),
-            control=control,
-        )
-        forked.task = asyncio.ensure_future(run_to_end(forked, resume(other, options), finish))
-        self.agents[name] = forked
+            forked.task = asyncio.ensure_future(run_to_end(forked, resume(other, options), finish))
+            self.agents[name] = forked
         root = forked.box.directories.root
         place = f"after step {destination.step}" if destination.step else "of the beginning"
         text = (

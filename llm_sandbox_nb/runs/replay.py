@@ -42,7 +42,9 @@ from llm_sandbox_nb.trajectory.run_folder import RUNS
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
 
 R = TypeVar("R", bound=RunRecord)
-_SPILL = r"/\S*/(?:tmp/llm-sandbox|spill)/[0-9a-f]+\.std(?:out|err)"
+# The second part of each expression takes what cannot match, so that hostile text takes no quadratic time.
+_SPILL = re.compile(r"((?:/\S*)?/(?:tmp/llm-sandbox|spill)/[0-9a-f]+\.std(?:out|err))|/\S*+")
+_OWN_ROOT = re.compile(r"(/\S*?/llm-sandbox-\w+(?=/))|/\S*+")
 _SHOWN_CHARACTERS = 300
 
 
@@ -115,7 +117,7 @@ async def replay(
 ) -> ReplayReport[R]:
     """Execute the recorded calls in a fresh sandbox, and compare the results; see `Run.replay`."""
     try:
-        patterns = [re.compile(pattern) for pattern in (*ignore, _SPILL)]
+        patterns = [re.compile(pattern) for pattern in ignore]
     except re.error as error:
         raise InputError(f"{error.pattern!r} is not a regular expression: {error}.") from error
     new = await play(run, "replay_of", inputs, output_dir, options, tools)
@@ -279,7 +281,8 @@ def _observed(step: Step | None, run: RunRecord, patterns: list[re.Pattern[str]]
     text = "\n".join(_original(call) for call in step.calls)
     protection = run.trajectory.sandbox.protection if run.trajectory.sandbox else {}
     if has_own_root(protection.get("isolation")):
-        text = re.sub(r"/\S*?/llm-sandbox-\w+(?=/)", "", text)
+        text = _OWN_ROOT.sub(lambda found: "" if found[1] else found[0], text)
+    text = _SPILL.sub(lambda found: "…" if found[1] else found[0], text)
     for pattern in patterns:
         text = pattern.sub("…", text)
     return text

@@ -15,7 +15,7 @@ from llm_sandbox_nb.agent.control.frontends import (
     refusing_handler,
 )
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules, pause_rules
-from llm_sandbox_nb.agent.control.run_control import RunControl
+from llm_sandbox_nb.agent.control.run_control import RunControl, unused_control
 from llm_sandbox_nb.agent.conversation_state import conversation_state, seconds_so_far, worked
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
@@ -121,6 +121,9 @@ async def resume(run: R, options: ResumeOptions) -> R:
         opening = SandboxOpening.new(sandbox_options(run, options.sandbox_options))
     first_message = _first_message(trajectory, options.text)
     checked_on_pause(options.on_pause)
+    unused_control(options.control)
+    if run.context.living() is not None:
+        _check_limits(spec, trajectory)  # before files change
     await _restore_own_files(run, options)
     recorder = Recorder(run.folder, options.listeners, trajectory)
     try:
@@ -330,6 +333,12 @@ def _check_limits(spec: RunSpec, trajectory: Trajectory) -> None:
         raise InputError(
             f"The run has cost {format_cost(spent)} and may cost {format_cost(spec.limits.cost)}: allow more, as in "
             f"result.resume(limits={{'cost': {spent * 2:.2f}}})."
+        )
+    used = trajectory.total_usage.total_tokens
+    if spec.limits.total_tokens is not None and used >= spec.limits.total_tokens:
+        raise InputError(
+            f"The run has used {plural(used, 'token')} and may use {spec.limits.total_tokens:,}: allow more, as in "
+            f"result.resume(limits={{'total_tokens': {used * 2}}})."
         )
     taken = seconds_so_far(trajectory)
     if spec.limits.time is not None and taken >= spec.limits.time:

@@ -16,7 +16,7 @@ from llm_sandbox_nb.agent.control.frontends import (
     refusing_handler,
 )
 from llm_sandbox_nb.agent.control.pause_rules import Predicate, pause_rules
-from llm_sandbox_nb.agent.control.run_control import RunControl
+from llm_sandbox_nb.agent.control.run_control import RunControl, unused_control
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.inputs import InputFiles, StartingFiles, check_inputs
 from llm_sandbox_nb.agent.limits import RunLimits
@@ -189,11 +189,7 @@ async def solve(
         asyncio.CancelledError: if the run was interrupted. The record says so.
     """
     decided = control is not None or on_run is not None or on_pause is not None
-    control = control or RunControl()
-    if not isinstance(control, RunControl):
-        raise InputError(f"control is a RunControl(), not {control!r:.80}.")
-    if control.used:
-        raise InputError("The control belongs to another run: make a new RunControl for this one.")
+    control = unused_control(control)
     if not isinstance(task, str):
         raise InputError(f"The task is a text, not {task!r:.80}.")
     if not task.strip():

@@ -63,7 +63,7 @@ from llm_sandbox_nb.agent.control.decisions import (
 )
 from llm_sandbox_nb.agent.control.pause_rules import Moment, PauseRules, Reason
 from llm_sandbox_nb.agent.control.settings_change import Changer
-from llm_sandbox_nb.agent.errors import ControlError
+from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
@@ -143,7 +143,9 @@ class RunControl:
         """Event that is set unless the mode is `pausing`."""
         self._running.set()
         self._interrupted = asyncio.Event()
-        """Event that a stop or a rewind sets."""
+        """Event that a stop, a rewind or a failure sets."""
+        self._failure: Exception | None = None
+        """Exception with which a decision failed, for example because the disk is full. It ends the run."""
         self._rewinds: list[_PendingRewind] = []
         self._texts: list[str] = []
         """Queued messages to the model that it has not read yet."""
@@ -327,13 +329,13 @@ class RunControl:
         return self.take_texts()
 
     async def interruptible(self, work: Coroutine[Any, Any, NoReturn]) -> None:
-        """Await `work`, which always ends with an exception. Cancel `work` at a stop or a rewind.
+        """Await `work`, which always ends with an exception. Cancel `work` at a stop, a rewind or a failed decision.
 
         This method returns only for a rewind.
 
         Raises:
             CancelledError: if a person stopped the run.
-            BaseException: the exception of `work`.
+            BaseException: the exception of `work`, or of a decision that could not be recorded.
         """
         task = asyncio.ensure_future(work)
         interruption = asyncio.ensure_future(self._interrupted.wait())
@@ -344,6 +346,8 @@ class RunControl:
             task.cancel()
             interruption.cancel()
             await asyncio.gather(task, interruption, return_exceptions=True)
+        if self._failure is not None:
+            raise self._failure
         if self.stopped or not self._rewinds:
             task.result()
 
@@ -375,7 +379,7 @@ class RunControl:
             else:
                 if not pending.done.done():
                     pending.done.set_result(result)
-        if not self.stopped:
+        if not self.stopped and self._failure is None:
             self._interrupted.clear()
 
     @property
@@ -441,9 +445,16 @@ class RunControl:
         return self._clock() - started
 
     def _apply(self, decision: Decision) -> None:
-        """Record and apply a decision. This method runs in the event loop of the run."""
-        if self._over or self.stopped:
+        """Record and apply a decision. A failure ends the run. This method runs in the event loop of the run."""
+        if self._over or self.stopped or self._failure is not None:
             return
+        try:
+            self._take_effect(decision)
+        except Exception as error:  # noqa: BLE001 - raised by `interruptible`
+            self._failure = error
+            self._interrupted.set()
+
+    def _take_effect(self, decision: Decision) -> None:
         effect = EFFECTS[decision.action]
         if effect.records:
             self._record(effect.records, decision.text, decision.source)
@@ -470,6 +481,16 @@ class RunControl:
 
     def _record(self, action: ev.ControlAction, text: str | None, source: str) -> None:
         self._emit(ev.Controlled(action=action, text=text, source=source))
+
+
+def unused_control(given: RunControl | None) -> RunControl:
+    """Return the given controls, or new ones. Raise InputError if the controls belong to a run."""
+    control = RunControl() if given is None else given
+    if not isinstance(control, RunControl):
+        raise InputError(f"control is a RunControl(), not {control!r:.80}.")
+    if control.used:
+        raise InputError("The control belongs to another run: make a new RunControl for this one.")
+    return control
 
 
 def _nowhere(event: ev.Event) -> None:
@@ -534,7 +555,9 @@ class PausePoints:
         await self.control.settled()
         refused, self.control.refused = self.control.refused, []
         hosts = tuple(dict.fromkeys(refused)) if moment.at == "observation" else ()
-        approval = await self.toolbox[call.name].approval() if moment.at == "call" and valid else None
+        approval = None
+        if moment.at == "call" and valid:  # an MCP server may take long to list its tools
+            approval = await self.meter.in_time(self.toolbox[call.name].approval())
         if approval is not None and self.rules.approved_all and not approval.changed:
             approval = None
         reason = await self._reason(moment, valid, hosts)

@@ -99,10 +99,10 @@ class Changer:
                 model=self.make_model(model) if isinstance(model, str) else model,
                 settings=checked_changes(self.loop.settings, _mapping("settings", settings)),
                 limits=checked_changes(self.loop.meter.limits, _mapping("limits", limits)),
-                breakpoints=None if breakpoints is None else tuple(map(Breakpoint, breakpoints)),
+                breakpoints=None if breakpoints is None else tuple(map(Breakpoint, _texts(breakpoints))),
                 approve=None if approve is None else approval(approve),
-                allow=checked_entries(allow or ()),
-                allow_once=checked_entries(allow_once or ()),
+                allow=checked_entries(_texts(allow or ())),
+                allow_once=checked_entries(_texts(allow_once or ())),
             )
         except (ModelError, ValueError, TypeError, ImportError) as error:
             raise ControlError(str(error)) from error
@@ -135,6 +135,10 @@ def unknown_model(name: str) -> Model:
 
 _WHOLE_NUMBERS = ("top_k", "max_tokens", "steps", "tokens", "total_tokens")
 _ABOVE_ZERO = ("max_tokens", "timeout", *(limit.name for limit in dataclasses.fields(RunLimits)))
+
+
+def _texts(given: Iterable[str]) -> Iterable[str]:
+    return [given] if isinstance(given, str) else given
 
 
 def _mapping(what: str, value: object) -> Mapping[str, Any]:

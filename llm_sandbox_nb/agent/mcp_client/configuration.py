@@ -150,10 +150,12 @@ def _from_mapping(content: Any, source: str, only: str = "") -> Iterator[ServerC
     if isinstance(content, Mapping) and isinstance(content.get("name"), str):
         content = [content]
     if isinstance(content, list):
-        content = {item.get("name"): item for item in content if isinstance(item, Mapping)}
-    if not isinstance(content, Mapping) or not content:
+        entries = [(item.get("name"), item) for item in content if isinstance(item, Mapping)]
+    else:
+        entries = list(content.items()) if isinstance(content, Mapping) else []
+    if not entries:
         raise InputError(f'{source} has no MCP servers: write {{"mcpServers": {{"time": {_EXAMPLE}}}}}.')
-    for name, entry in content.items():
+    for name, entry in entries:
         if only and name != only:
             continue
         if not isinstance(entry, Mapping):

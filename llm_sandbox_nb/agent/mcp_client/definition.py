@@ -20,6 +20,8 @@ _MAX_NAME_CHARACTERS = 64
 """Maximum characters in the name of a tool. All providers accept names of this length."""
 _MAX_DESCRIPTION_CHARACTERS = 4_000
 _ODD_CHARACTER = re.compile(r"[^A-Za-z0-9_]")
+_REFUSED_KEYWORDS = frozenset({"allOf", "anyOf", "const", "enum", "not", "oneOf"})
+"""Keywords that providers refuse at the top level of a schema. The server checks them."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,13 @@ def definition_of(raw: Json, name: str, server: str) -> Definition:
     """
     described, schema = raw.get("description"), raw.get("inputSchema")
     canonical = json.dumps(raw, sort_keys=True, separators=(",", ":"))
-    schema = dict(schema) if isinstance(schema, dict) else {}
+    schema = schema if isinstance(schema, dict) else {}
+    schema = {key: value for key, value in schema.items() if key not in _REFUSED_KEYWORDS}
     properties, required = schema.get("properties"), schema.get("required")
     properties = properties if isinstance(properties, dict) else {}
     properties = {key: value for key, value in properties.items() if isinstance(value, dict)}
-    required = [key for key in required if key in properties] if isinstance(required, list) else []
+    required = required if isinstance(required, list) else []
+    required = [key for key in required if isinstance(key, str) and key in properties]
     schema |= {"type": "object", "properties": properties, "required": required}
     text = str(ev.clean_text(described)) if isinstance(described, str) else ""
     return Definition(

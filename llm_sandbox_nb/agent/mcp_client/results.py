@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import mimetypes
@@ -67,11 +66,11 @@ def _text(block: Json) -> str | None:
 
 async def _saved(tool: str, block: Json, context: ToolContext) -> str:
     """Write a file into the sandbox. Return a text that names the file or the problem."""
-    resource: Any = block.get("resource", block)
+    resource: Any = block["resource"] if block["type"] == "resource" else block
     encoded, mime = resource.get("blob", resource.get("data")), str(resource.get("mimeType", ""))
     try:
-        data = base64.b64decode(str(encoded), validate=True)
-    except (binascii.Error, ValueError):
+        data = base64.b64decode(encoded, validate=True)
+    except (TypeError, ValueError):
         return "[a file that is not valid base64]"
     # The name depends on the content alone, so that a replay writes the same file.
     suffix = mimetypes.guess_extension(mime.partition(";")[0].strip()) or ".bin"

@@ -160,7 +160,13 @@ class McpServers:
             InputError: if a server does not start, or has no tools.
         """
         names = set[str]()
-        listings = await asyncio.gather(*(self._listed(server) for server in self.servers.values()))
+        asked = [asyncio.ensure_future(self._listed(server)) for server in self.servers.values()]
+        try:
+            listings = await asyncio.gather(*asked)
+        finally:  # if one server fails, the others must not start after `close`
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
         for server, listing in zip(self.servers.values(), listings, strict=True):
             for raw in self._offered(server, listing):
                 name = unused_name(f"{server.config.name}__{raw['name']}", taken, names)
@@ -179,10 +185,11 @@ class McpServers:
         name, wanted = server.config.name, server.config.tools
         tools = [tool for tool in listing if isinstance(tool.get("name"), str) and tool["name"]]
         if wanted is not None:
-            missing = [tool for tool in wanted if tool not in {listed["name"] for listed in tools}]
+            first = {tool["name"]: tool for tool in reversed(tools)}
+            missing = [tool for tool in wanted if tool not in first]
             if missing:
                 raise InputError(f"The MCP server {name} has no tool {missing[0]!r:.80}: correct `tools`.")
-            tools = [tool for tool in tools if tool["name"] in wanted]
+            tools = [tool for tool in tools if tool is first[tool["name"]] and tool["name"] in wanted]
         large = [tool for tool in tools if len(json.dumps(tool.get("inputSchema"))) > _MAX_SCHEMA_CHARACTERS]
         if large:
             server.note(

@@ -32,6 +32,7 @@ _MAX_STDERR_BYTES = 2_000
 """Number of bytes at the end of stderr that are kept for an error message."""
 _EXIT_SECONDS = 2.0
 """Seconds that a program has to exit after the end of its input, and again after SIGTERM."""
+_POLL_SECONDS = 0.05
 _CONNECT_SECONDS = 30.0
 _INHERITED_VARIABLES = (
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "SSL_CERT_FILE", "TERM", "TMPDIR", "USER",
@@ -202,12 +203,20 @@ class HostProgram:
                         os.killpg(process.pid, number)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_EXIT_SECONDS):
-                        await process.wait()
-                        if number:
-                            break
+                        await _group_ended(process)
+                        break
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def _group_ended(process: asyncio.subprocess.Process) -> None:
+    """Wait until a program and all other processes of its group have ended."""
+    await process.wait()
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        while True:
+            os.killpg(process.pid, 0)
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 class SandboxProgram:

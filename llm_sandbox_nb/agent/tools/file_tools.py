@@ -8,7 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from llm_sandbox_nb.agent.run_options import RunOptions
-from llm_sandbox_nb.agent.tools.str_replace_editor import Editor, EditorError, failure_reason, not_once
+from llm_sandbox_nb.agent.tools.str_replace_editor import (
+    MAX_FILE_BYTES,
+    Editor,
+    EditorError,
+    failure_reason,
+    not_once,
+)
 from llm_sandbox_nb.agent.tools.text_file import TextFile, count_lines, replace_all, replace_once
 from llm_sandbox_nb.agent.tools.tool import CallView, Outcome, Tool, ToolContext
 from llm_sandbox_nb.formatting import format_size, plural
@@ -139,14 +145,18 @@ class EditFile(_FileTool):
             raise EditorError("old_string and new_string are the same: there is nothing to change.")
         file = await editor.read_for_edit(path)
         if arguments.get("replace_all"):
-            edited, count = replace_all(file, old, new)
+            edited, count = replace_all(file, old, new, MAX_FILE_BYTES)
             if not count:
                 raise EditorError(not_once(path, file.text, old, [], "old_string"))
+            if edited is None:
+                raise EditorError(
+                    f"{path} would be larger than {MAX_FILE_BYTES // 1024**2} MB: replace less."
+                )
         else:
-            once, places = replace_once(file, old, new)
-            if once is None:
+            edited, places = replace_once(file, old, new)
+            count = 1
+            if edited is None:
                 raise EditorError(not_once(path, file.text, old, places, "old_string"))
-            edited, count = once, 1
         await editor.write(path, edited)
         return Outcome(
             f"{path} was changed: {plural(count, 'replacement')}.", data={"path": path, "replacements": count}

@@ -115,7 +115,10 @@ class OwnTool(Tool):
             text = value if isinstance(value, str) else to_json(value, fallback=str).decode()
         except SandboxLostError:
             raise
-        except Exception as error:  # noqa: BLE001 - the user's own code
+        except (Exception, SystemExit, asyncio.CancelledError) as error:  # the user's own code
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+                raise  # the run was stopped, and not only something that the function waits for
             late = f"it took longer than {longest:g} seconds" if timer.expired() else None
             return Outcome(
                 bounded(f"Error: {late or f'{type(error).__name__}: {error}'}"), error="tool_failed"

@@ -270,14 +270,13 @@ def not_once(path: str, text: str, old: str, places: list[int], name: str = "old
 
 def _near_miss(text: str, old: str) -> int | None:
     """Return the line at which `old` occurs if differences in white space are ignored. None if there is none."""
-    wanted = [" ".join(line.split()) for line in old.strip("\r\n").split("\n")]
-    if not any(wanted):
-        return None
-    lines = [" ".join(line.split()) for line in text.split("\n")]
-    for start, line in enumerate(lines):
-        if line == wanted[0] and lines[start : start + len(wanted)] == wanted:
-            return start + 1
-    return None
+
+    def plain(part: str) -> str:
+        return "".join(f"\n{' '.join(line.split())}" for line in part.split("\n")) + "\n"
+
+    lines, wanted = plain(text), plain(old.strip("\r\n"))
+    place = lines.find(wanted) if wanted.strip() else -1
+    return None if place < 0 else lines.count("\n", 0, place) + 1
 
 
 def failure_reason(verb: str, path: str, error: Exception) -> str:

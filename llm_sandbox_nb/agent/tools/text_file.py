@@ -150,13 +150,19 @@ def replace_once(file: TextFile, old: str, new: str) -> tuple[TextFile | None, l
     return file.with_text(text), places
 
 
-def replace_all(file: TextFile, old: str, new: str) -> tuple[TextFile, int]:
-    """Replace all occurrences of `old`. Return the new file and the count. See `replace_once` for line ends."""
+def replace_all(file: TextFile, old: str, new: str, limit: int) -> tuple[TextFile | None, int]:
+    """Replace all occurrences of `old`. Return the new file and the count. See `replace_once` for line ends.
+
+    If the new file would have more than `limit` characters, it is None.
+    """
     if file.crlf:
         old, new = to_crlf(old), to_crlf(new)
     if old not in file.text and (changed := to_crlf(old)) in file.text:
         old, new = changed, to_crlf(new)
-    return file.with_text(file.text.replace(old, new)), file.text.count(old)
+    count = file.text.count(old)
+    if len(file.text) + count * (len(new) - len(old)) > limit:
+        return None, count
+    return file.with_text(file.text.replace(old, new)), count
 
 
 def insert_after(file: TextFile, line: int, new: str) -> TextFile:

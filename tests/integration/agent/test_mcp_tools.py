@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -17,13 +18,14 @@ from support import run
 from warm_kernels import kernel_environment
 
 from llm_sandbox_nb.agent import run_spec
-from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.mcp_client import connection
+from llm_sandbox_nb.agent.mcp_client.servers import McpServers
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.journal import load_text
+from llm_sandbox_nb.trajectory.journal import Journal, JournalNotWrittenError, load_text
 from notebooks import execute, notebook_of, printed
 
 SERVER = str(Path(mcp_tool_server.__file__))
@@ -354,7 +356,13 @@ def test_text_that_is_not_json_is_ignored_and_odd_results_are_read_as_far_as_pos
     )
     assert said(result) == [
         "after the garbage",
-        "[a part of the kind 'video', which cannot be shown]\n[a file that is not valid base64]\n5",
+        "\n".join(
+            [
+                "[a part of the kind 'video', which cannot be shown]",
+                *["[a file that is not valid base64]"] * 4,
+                "5",
+            ]
+        ),
         "Error: the MCP server s sent a result with more than 100 levels.",
     ]
 
@@ -392,8 +400,9 @@ def test_of_thousands_of_tools_a_hundred_are_offered(tmp_path: Path) -> None:
     assert said(chosen) == ["tool2999 called"]
 
 
-def test_a_run_that_cannot_make_its_folder_closes_the_sandbox_of_an_inside_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("problem", ["no folder", "full disk"])
+def test_a_run_that_cannot_begin_closes_the_sandbox_of_an_inside_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str
 ) -> None:
     inside = {"command": sys.executable, "args": [SERVER], "inside": True}
     opened: list[Sandbox] = []
@@ -402,9 +411,15 @@ def test_a_run_that_cannot_make_its_folder_closes_the_sandbox_of_an_inside_serve
         opened.append(await open_sandbox(*args, **options))
         return opened[-1]
 
+    def full(journal: Journal, event: ev.Event) -> None:
+        raise JournalNotWrittenError(errno.ENOSPC, "No space left on device")
+
     monkeypatch.setattr(run_spec, "open_sandbox", open_and_remember)
-    (tmp_path / "runs").write_text("A file where the folder of the runs would be.")
-    with pytest.raises(InputError):
+    if problem == "no folder":
+        (tmp_path / "runs").write_text("A file where the folder of the runs would be.")
+    else:
+        monkeypatch.setattr(Journal, "append", full)
+    with pytest.raises((InputError, RunError)):
         played(tmp_path, mcp={"s": inside})
     (box,) = opened
     assert not Path(box.directories.root).exists()
@@ -428,6 +443,27 @@ def test_a_server_that_does_not_start_starts_no_run(tmp_path: Path, configured: 
     assert str(caught.value).startswith("The MCP server s ")
     assert sentence in str(caught.value)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_server_that_still_starts_ends_if_another_one_does_not_start(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    silent = f"import os, sys; open({str(pid)!r}, 'w').write(str(os.getpid())); sys.stdin.read()"
+    fails = f"until [ -s {pid} ]; do sleep 0.1; done; exit 3"
+
+    async def start() -> None:
+        servers = McpServers.from_names(
+            {
+                "silent": {"command": sys.executable, "args": ["-c", silent]},
+                "fails": {"command": "sh", "args": ["-c", fails]},
+            }
+        )
+        assert servers is not None
+        with pytest.raises(InputError, match="The MCP server fails ended with exit code 3"):
+            await servers.tools(())
+        await servers.close()
+        assert not Path(f"/proc/{pid.read_text()}").exists()
+
+    run(start())
 
 
 # --- other ways to a server ---
@@ -497,6 +533,21 @@ def test_the_program_of_a_server_ends_with_the_run(tmp_path: Path) -> None:
     (pid,) = pids.read_text().split()
     assert not Path(f"/proc/{pid}").exists()
     assert outputs(played(tmp_path, call("echo", text="two")))
+
+
+def test_what_a_server_has_started_ends_with_the_run(tmp_path: Path) -> None:
+    """The child ignores SIGTERM, and its parent ends as soon as its input ends."""
+    pid = tmp_path / "pid"
+    child = f"trap '' TERM; echo $$ > {pid}; while :; do sleep 0.2; done"
+    source = (
+        f"import runpy, subprocess, sys; subprocess.Popen(['sh', '-c', {child!r}], stdin=subprocess.DEVNULL); "
+        + (f"sys.argv = ['x']; runpy.run_path({SERVER!r}, run_name='__main__')")
+    )
+    wait = f"until [ -s {pid} ]; do sleep 0.1; done"
+    configured = {"s": {"command": sys.executable, "args": ["-c", source]}}
+    assert outputs(played(tmp_path, turn(bash(wait)), call("echo", text="one"), mcp=configured))
+    stat = Path(f"/proc/{pid.read_text().strip()}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_a_cell_names_servers_and_refuses_where_nobody_can_approve(tmp_path: Path) -> None:

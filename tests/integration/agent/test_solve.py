@@ -265,6 +265,19 @@ def test_a_resumed_run_keeps_its_budget_after_a_reply_without_a_price(tmp_path: 
     assert (result.stop_reason, len(result.steps)) == ("cost", 3)
 
 
+def test_a_run_without_tokens_is_not_resumed(tmp_path: Path) -> None:
+    async def resumed() -> None:
+        turns = [turn(bash("true"), usage={"prompt_tokens": 1000, "completion_tokens": 100})] * 4
+        result = await solved(tmp_path, *turns, SUBMIT, limits={"total_tokens": 2000})
+        assert (result.stop_reason, len(result.steps)) == ("total_tokens", 2)
+        with pytest.raises(InputError, match="has used 2,200 tokens and may use 2,000: allow more"):
+            await result.resume("Go on.")
+        result = await result.resume("Go on.", limits={"total_tokens": 9000})
+        assert (result.stop_reason, len(result.steps)) == ("submitted", 5)
+
+    run(resumed())
+
+
 # --- failures ---
 
 

@@ -307,6 +307,7 @@ def test_a_server_that_refuses_to_end_replies_is_asked_without(tmp_path: Path) -
         ("The ANSWER: 8 is not at the beginning of a line", ""),
         (f"{block('ls')}\nANSWER: 8", ""),
         ("ANSWER:", ""),
+        pytest.param("\n" * 250_000, "", id="no quadratic time"),
     ],
 )
 def test_an_answer_is_the_line_that_says_so(text: str, answer: str) -> None:

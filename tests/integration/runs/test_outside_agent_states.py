@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -83,3 +84,55 @@ def test_only_a_person_who_stopped_the_work_is_named_as_the_reason(
     with_calls(tmp_path, stopped)
     monkeypatch.setattr(session, "_make_folders", failing)
     with_calls(tmp_path, fails)
+
+
+def test_changes_are_shown_for_each_form_of_a_path(tmp_path: Path) -> None:
+    async def work(calls: OutsideCalls) -> None:
+        made = {"command": "mkdir sub; echo x > sub/a; echo y > b", "wait": 60.0}
+        assert not (await calls.call("run_command", made, "agent"))["error"]
+        sandboxes = await calls.call("list_sandboxes", {}, "agent")
+        root = sandboxes["data"]["sandboxes"][0]["working_directory"]
+        for path, names in (
+            (None, {"b", "sub", "sub/a"}),
+            (".", {"b", "sub", "sub/a"}),
+            (f"{root}/", {"b", "sub", "sub/a"}),
+            ("./sub/", {"sub", "sub/a"}),
+            ("sub/../b", {"b"}),
+            (f"{root}//sub/a", {"sub/a"}),
+            ("su", set()),
+        ):
+            shown = await calls.call("show_changes", {"from": "0", "path": path}, "agent")
+            found = {file["path"].removeprefix(f"{root}/") for file in shown["data"]["files"]}
+            assert found == names, path
+
+    with_calls(tmp_path, work)
+
+
+def test_forks_at_the_same_time_have_their_own_names_and_end_with_the_work(tmp_path: Path) -> None:
+    roots: list[str] = []
+
+    async def work(calls: OutsideCalls) -> None:
+        fork = {"label": "x"}
+        forks = await asyncio.gather(*(calls.call("fork", fork, "agent") for _ in range(6)))
+        made = [fork["data"] for fork in forks if not fork["error"]]
+        assert [fork["sandbox"] for fork in made] == ["x", "x-2", "x-3", "x-4"]
+        assert list(calls.agents) == ["main", "x", "x-2", "x-3", "x-4"]
+        assert all("There are 4 forks already" in fork["text"] for fork in forks[4:])
+        roots.extend(fork["working_directory"] for fork in made)
+
+    with_calls(tmp_path, work)
+    assert not [root for root in roots if Path(root).exists()]
+
+
+def test_a_fork_that_is_being_made_ends_with_the_work(tmp_path: Path) -> None:
+    forks: list[asyncio.Future[Any]] = []
+
+    async def work(calls: OutsideCalls) -> None:
+        await calls.call("run_command", {"command": "true", "wait": 60.0}, "agent")
+        forks.append(asyncio.ensure_future(calls.call("fork", {}, "agent")))
+        await asyncio.sleep(0)
+        await calls.close()
+        made = await forks[0]
+        assert made["error"] or not Path(made["data"]["working_directory"]).exists()
+
+    with_calls(tmp_path, work)

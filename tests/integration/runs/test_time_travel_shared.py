@@ -212,3 +212,15 @@ async def test_an_answer_is_not_that_of_an_earlier_request(
         answers.append(run.answer)
         await run.close()
     assert answers == ["3", "There is 1 s.", "4", "4", "3", "3"]
+
+
+@awaited
+async def test_a_resume_that_is_refused_changes_no_file(box: Sandbox, tmp_path: Path) -> None:
+    a, _ = await two_runs(box, tmp_path)
+    before = await files_of(box)
+    with pytest.raises(InputError, match="has had 3 steps and may have 3"):
+        await a.resume("Once more.", limits={"steps": 3}, others=True)
+    with pytest.raises(InputError, match="The control belongs to another run"):
+        await a.resume("Once more.", control=a.control, others=True)
+    assert await files_of(box) == before
+    assert a.trajectory.rewinds == []

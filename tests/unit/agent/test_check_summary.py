@@ -42,6 +42,10 @@ LINE = "=" * 20
         ("test -s a", "", 1, (False, "test -s a, exit 1")),
         ("sh a", "first\n\x1b[31mno such column\x1b[0m\n\n", 2, (False, "sh a, exit 2: no such column")),
         ("sh a", "", None, (False, "sh a, it was interrupted")),
+        ("make", f"Tests: 1 failed, {'1' * 5000} passed\n", 0, (False, "tests 1 failed")),
+        ("pytest", f"{'1' * 5000} passed in 0.1s", 0, (False, "pytest wrote no summary: ...")),
+        ("make", f"Ran 2 tests in 0.1s\n\nFAILED (failures=1, errors={'1' * 5000})\n", 1,
+         (False, "unittest 1 failed, 1 passed")),
         ("x" * 100, "y" * 100, 1, (False, f"{'x' * 79}…, exit 1: {'y' * 79}…")),
     ],
 )  # fmt: skip
@@ -50,3 +54,19 @@ def test_a_verdict(command: str, output: str, code: int | None, verdict: tuple[b
     begins, _, _ = verdict[1].partition("...")
     assert (passed, said[: len(begins)]) == (verdict[0], begins)
     assert said == verdict[1] or "..." in verdict[1]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        f"Ran 1 test in 0.1s\n\nFAILED ({'a' * 250_000})",
+        f"Tests: {'1' * 250_000}",
+        f"Tests: 1 passed {'1' * 250_000}",
+        f"Tests: {' ' * 250_000}x",
+        f"{'=' * 250_000} 1 passed",
+        "1 a" * 80_000,
+    ],
+)
+def test_hostile_output_takes_no_quadratic_time(output: str) -> None:
+    judged("make", output, 1)
+    assert judged("make", f"{output}\n1 failed in 0.1s", 1) == (False, "pytest 1 failed")

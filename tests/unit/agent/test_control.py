@@ -16,14 +16,20 @@ from decided_runs import play
 from memory_sandbox import MemorySandbox
 from support import own_mark, run
 
-from llm_sandbox_nb.agent.control.run_control import EFFECTS, RunControl
-from llm_sandbox_nb.agent.errors import ControlError, InputError
+from llm_sandbox_nb.agent.control.pause_rules import PauseRules
+from llm_sandbox_nb.agent.control.run_control import EFFECTS, PausePoints, RunControl
+from llm_sandbox_nb.agent.errors import ControlError, InputError, StopRun
+from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.tools.tool import Approval
+from llm_sandbox_nb.agent.tools.toolbox import Submit, Toolbox
+from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.trajectory import decisions as dc
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import JournalNotWrittenError
 
 CONTROL_DECISIONS = get_args(dc.ControlDecision)
 When = Callable[[ev.Event], bool]
@@ -274,5 +280,35 @@ def test_work_that_was_stopped_before_it_began_does_not_begin(tmp_path: Path) ->
         with pytest.raises(asyncio.CancelledError):
             await control.interruptible(it.work())
         assert it.cancelled == 0
+
+    run(body())
+
+
+def test_a_decision_that_cannot_be_recorded_ends_the_run(tmp_path: Path) -> None:
+    async def body() -> None:
+        for decide in (RunControl.pause, RunControl.resume, RunControl.stop):
+            it = Interrupted(tmp_path)
+            working = asyncio.ensure_future(it.control.interruptible(it.work()))
+            it.recorder.close()  # an event cannot be written any more
+            decide(it.control)
+            with pytest.raises(JournalNotWrittenError):
+                await working
+            it.control.close()
+
+    run(body())
+
+
+def test_the_time_limit_ends_the_wait_for_the_reason_of_an_approval(tmp_path: Path) -> None:
+    class Silent(Submit):
+        async def approval(self) -> Approval | None:
+            await asyncio.Event().wait()
+            return None
+
+    async def body() -> None:
+        recorder, meter = Recorder(tmp_path), Meter(RunLimits(time=0.1))  # a time-out is what is tested
+        pauses = PausePoints(RunControl(), PauseRules(), Toolbox([Silent()]), recorder, meter)
+        with pytest.raises(StopRun) as ended:
+            await pauses.before_call(ToolCall("1", "submit", "{}"))
+        assert ended.value.reason == "time"
 
     run(body())

@@ -287,13 +287,16 @@ def test_approval_asks_again_for_each_call_until_it_is_changed(tmp_path: Path) -
     assert (changed.halts, changed.source) == ({"approve": "auto"}, "test")
 
 
-def test_model_settings_limits_and_breakpoints_change_for_what_follows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("breakpoints", [["command == 'c'"], "command == 'c'"])
+def test_model_settings_limits_and_breakpoints_change_for_what_follows(
+    tmp_path: Path, breakpoints: str | list[str]
+) -> None:
     other = Player([[bash("c")]], name="other")
 
     def decide(control: RunControl, held: Held) -> None:
         if held.arguments == {"command": "a"}:
             control.change(model="other", settings={"temperature": 0.1}, limits={"steps": 3},
-                           breakpoints=["command == 'c'"], source="test")  # fmt: skip
+                           breakpoints=breakpoints, source="test")  # fmt: skip
         control.resume(source="test")
 
     played = play(tmp_path, [[bash("a")], [bash("b")]], decide, STEP, others={"other": other})

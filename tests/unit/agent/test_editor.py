@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from memory_sandbox import MemorySandbox
 from support import examples
 
+from llm_sandbox_nb.agent.run_options import RunOptions
+from llm_sandbox_nb.agent.tools.file_tools import EditFile
 from llm_sandbox_nb.agent.tools.str_replace_editor import MAX_FILE_BYTES, Editor, EditorError
 from llm_sandbox_nb.agent.tools.text_file import NotTextError, decode_text
+from llm_sandbox_nb.agent.tools.tool import ToolContext
 
 PATH = '/testbed/a b\'s "file".txt'
 
@@ -309,6 +312,9 @@ def test_replace_needs_one_place() -> None:
 def test_replace_points_to_a_place_that_differs_in_blanks_only() -> None:
     message = refused(editor(b"def f():\n\treturn  1\n"), "str_replace", PATH, "    return 1", "    return 2")
     assert "Line 2 differs only in blanks" in message
+    content = b"a\n" * 200_000
+    message = refused(editor(content), "str_replace", PATH, "a \n" * 100_000 + "b\n", "c")
+    assert "View the file and copy it exactly" in message, "and it takes no quadratic time"
 
 
 def test_replace_shows_four_lines_around() -> None:
@@ -363,3 +369,13 @@ def test_five_megabytes_are_edited_fast() -> None:
         b"line 100000\t", b"new\r\nline 100000\t", 1
     )
     assert time.process_time() - started < 5
+
+
+def test_replacing_everywhere_makes_no_huge_file() -> None:
+    box = MemorySandbox({PATH: b"a" * 100_000})
+    arguments = {"path": PATH, "old_string": "a", "new_string": "b" * 1_000_000, "replace_all": True}
+    context = ToolContext(box, RunOptions())
+    outcome = asyncio.run(EditFile().execute(arguments, context))
+    assert outcome.observation == f"Error: {PATH} would be larger than 32 MB: replace less."
+    outcome = asyncio.run(EditFile().execute({**arguments, "new_string": "bc"}, context))
+    assert (outcome.error, box.files[PATH]) == (None, b"bc" * 100_000)

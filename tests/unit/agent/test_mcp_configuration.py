@@ -88,6 +88,8 @@ def test_texts_refer_to_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         (5, "mcp names servers"),
         ([5], "An MCP server is a name, a file or a mapping"),
         (["time", "time"], "Two MCP servers have the name time"),
+        ({"servers": [{"name": "a", **TIME}, {"name": "a", **TIME}]}, "Two MCP servers have the name a"),
+        ({"servers": [{"name": [], **TIME}]}, "has at most 31 letters and digits"),
         ([{"a-b": TIME}, {"a_b": TIME}], "are too similar"),
     ],
 )
@@ -123,3 +125,13 @@ def test_a_line_without_an_end_is_refused() -> None:
     assert lines.feed(b"c\n\n") == [b"bc", b""]
     with pytest.raises(McpServerError, match="a message of more than 16 MB"):
         lines.feed(b"x" * (MAX_MESSAGE_BYTES + 1))
+
+
+def test_a_schema_becomes_one_that_every_provider_accepts() -> None:
+    schema = {
+        "type": ["object", "null"], "anyOf": [{"required": ["x"]}], "oneOf": [], "allOf": [], "not": {}, "enum": [],
+        "const": {}, "required": ["x", "z", ["x"], {}, None], "properties": {"x": {"anyOf": []}, "y": 1}, "$defs": {},
+    }  # fmt: skip
+    assert definition_of({"name": "t", "inputSchema": schema}, "s__t", "s").parameters == {
+        "type": "object", "required": ["x"], "properties": {"x": {"anyOf": []}}, "$defs": {},
+    }  # fmt: skip

@@ -44,14 +44,15 @@ class Service(LoopbackServer):
         self.asked = asked
 
 
-def listed(server: Service, address: str = "{root}/mcp") -> list[str]:
-    """Return the names of the server's tools for the model."""
+def listed(server: Service, address: str = "{root}/mcp", **more: Any) -> list[str]:
+    """Return the names of the server's tools for the model. `more` are further parts of the configuration."""
 
     async def names() -> list[str]:
         configured = {
             "s": {
                 "url": address.format(root=server.root),
                 "headers": {"Authorization": "Bearer the-token-4711"},
+                **more,
             }
         }
         servers = McpServers.from_names(configured)
@@ -89,6 +90,11 @@ def test_odd_names_of_tools_become_names_for_the_model() -> None:
     assert len(set(names)) == len(odd)
     assert all(name.replace("_", "").isalnum() and name.isascii() and len(name) <= 64 for name in names)
     assert all(name.startswith("s__") for name in names)
+
+
+def test_a_tool_that_is_chosen_by_name_is_offered_once() -> None:
+    with Service(("other", *["echo"] * 300, "last")) as server:
+        assert listed(server, tools=["last", "echo"]) == ["s__echo", "s__last"]
 
 
 def test_a_list_of_tools_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

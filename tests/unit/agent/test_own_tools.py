@@ -111,6 +111,22 @@ def test_what_a_function_raises_is_what_the_model_reads() -> None:
     assert "Traceback" not in outcome.observation
 
 
+@pytest.mark.parametrize("raised", [SystemExit(3), StopIteration("no more"), asyncio.CancelledError()])
+def test_a_function_that_ends_its_thread_or_a_loop_ends_only_the_call(raised: BaseException) -> None:
+    def end() -> None:
+        """End."""
+        raise raised
+
+    async def end_here() -> None:
+        """End."""
+        raise raised
+
+    for function in (end, end_here):
+        outcome = called(function, {})
+        assert outcome.error == "tool_failed"
+        assert type(raised).__name__ in outcome.observation
+
+
 def test_a_result_is_bounded_and_cleaned_like_a_command_s() -> None:
     def flood() -> str:
         """Say much."""
@@ -298,3 +314,8 @@ def test_a_run_does_not_wait_for_a_function_beyond_its_time(tmp_path: Path) -> N
         released.set()
     assert done.stop_reason == "time"
     assert time.monotonic() - began < 300
+
+
+def test_no_time_is_left_for_a_call() -> None:
+    assert RunOptions(command_timeout=30).call_seconds(0.0) == 0.0
+    assert RunOptions(command_timeout=30).call_seconds(None) == 30

@@ -46,6 +46,10 @@ def test_results_failures_and_context_come_through() -> None:
         assert await in_daemon_thread(pow, 2, 5) == 32
         with pytest.raises(KeyError, match="typo"):
             await in_daemon_thread(fail)
+        with pytest.raises(RuntimeError, match=r"SystemExit\(3\)"):
+            await in_daemon_thread(sys.exit, 3)
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await in_daemon_thread(next, iter(()))
 
     asyncio.run(go())
 

@@ -119,6 +119,17 @@ def test_a_folder_with_more_than_is_looked_at(tmp_path):
     assert reasons == ["Only 5 files and folders are looked at; the others were left out."]
 
 
+def test_a_file_is_taken_as_soon_as_there_is_room(tmp_path):
+    names = ["a", "b"]
+    hostile = HostileFiles(
+        lambda path: [entry(FILE, path[-1:].encode())], lambda path: [row(n) for n in names]
+    )
+    files, events = collected(tmp_path, hostile, CollectLimits(all_bytes=6), lambda: names.remove("a"))
+    assert files == {"b"}
+    reasons = [one.reason for one in events if isinstance(one, ev.ArtifactSkipped)]
+    assert reasons == ["b was not taken: all files together are over 6 B."]
+
+
 def test_the_sentences_about_files_are_limited(tmp_path):
     hostile = HostileFiles(lambda path: [], lambda path: [row(f"l{n}", "link") for n in range(50)])
     _, events = collected(tmp_path, hostile, CollectLimits(reasons=20))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support import examples
 
 from llm_sandbox_nb.agent import recorder
+from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import (
     BLOB_THRESHOLD,
@@ -215,3 +216,11 @@ def test_folders_of_runs_are_in_the_order_of_their_names(
         monkeypatch.setattr(recorder.time, "time", lambda tick=tick: 1.8e9 + tick / 40)
         made.append(recorder.new_run_folder(tmp_path, "notebook"))
     assert sorted(made) == made
+
+
+def test_a_folder_of_runs_on_a_disk_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "runs").symlink_to(tmp_path / "unmounted" / "runs")
+    with pytest.raises(
+        InputError, match=r"The run's folder cannot be made in .*: choose another output folder"
+    ):
+        recorder.new_run_folder(tmp_path / "runs", None)
