@@ -193,6 +193,7 @@ class RemoteModel:
             settings = dataclasses.replace(settings, max_tokens=reply_tokens(route))
         sent, left_out = sampling(route, settings, transport.accepts, self._habits.refused)
         target = transport.target(self.name, answered=self._habits.answered)
+        known_server = self._known_server()
         assembly = Assembly()
         silence = _Silence(settings.timeout)
         try:
@@ -208,6 +209,14 @@ class RemoteModel:
             failure = self._explain(error, target, sent, messages)
             if failure.kind == "not_found" and self._access.api_base:
                 failure = await self._look_at_server(failure, route)
+            if not failure.retryable and self._known_server() != known_server:
+                failure = ModelError(
+                    f"{self.name} is asked again, because the answer to another request has shown what its server "
+                    "accepts.",
+                    kind="setting",
+                    retryable=True,
+                    learned=self._habits.recorded(),
+                )
             # The cause is not shown if it may contain the key. An error cannot be its own cause.
             raise failure from (None if failure is error or has_key(map(str, chain(error))) else error)
         self._habits.answered = True
@@ -241,6 +250,10 @@ class RemoteModel:
             raw_text=assembly.raw_text,
             refused_call=assembly.refused_call,
         )
+
+    def _known_server(self) -> object:
+        """Return what a request depends on and a refusal can change. Requests at the same time share this knowledge."""
+        return self._access, self._listed_name, self._habits.recorded()
 
     def _request(
         self,
