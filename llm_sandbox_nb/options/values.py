@@ -151,7 +151,7 @@ def find_key(values: Mapping[str, Value], environment: Mapping[str, str]) -> Val
 
 def _given_key(values: Mapping[str, Value], environment: Mapping[str, str]) -> Value:
     given, named = values["api_key"], values["api_key_env"]
-    if given.source.startswith("--"):
+    if given.source.startswith("-"):  # a flag, perhaps its short form
         return given
     if named.value:
         if not (key := environment.get(named.value)):

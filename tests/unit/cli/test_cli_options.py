@@ -108,7 +108,8 @@ def test_a_key_comes_from_the_variable_of_its_provider(
 ) -> None:
     (tmp_path / "llm-in-sandbox.yaml").write_text("api_key: file\n")
     assert resolve({"llm_name": model}, environment)["api_key"] == key
-    assert resolve({"llm_name": model, "api_key": "flag"}, environment)["api_key"] == "flag"
+    for word in ("--api_key", "-a"):
+        assert resolve(flags("--llm_name", model, word, "flag"), environment)["api_key"] == "flag"
 
 
 @pytest.mark.parametrize(
