@@ -381,6 +381,12 @@ def test_a_reply_of_very_many_calls_is_one_that_repeats_itself() -> None:
         assert (reply.calls, reply.refused) == ((), "it has 256 calls or more")
 
 
+@pytest.mark.parametrize("form", ["[{}(d='.')]", "```tool_code\n{}(d='.')\n```"])
+def test_a_name_of_very_many_parts_is_no_call(form: str) -> None:
+    text = form.format(".".join(["ls"] * 900))
+    assert (read_text_calls(text, LS).text, read_text_calls(text, LS).calls) == (text, ())
+
+
 def test_backticks_of_another_paragraph_hide_no_call() -> None:
     call = '<tool_call>{"name": "ls", "arguments": {"d": "."}}</tool_call>'
     stray = "It`s there. I look.\n\nI open `a.txt`.\n\n"
