@@ -75,7 +75,9 @@ def _overlap(text: str, tag: str) -> int:
 def split_lone_end(text: str) -> tuple[str, str]:
     """Split text and thinking if the text has only the end tag, because the begin tag is in the chat template."""
     match = _LONE_END.search(text)
-    return (text[match.end() :], text[: match.start()]) if match else (text, "")
+    if match is None or "<think>" in text[: match.start()]:  # an answer can be about both tags
+        return text, ""
+    return text[match.end() :], text[: match.start()]
 
 
 @dataclass(frozen=True)
