@@ -77,7 +77,7 @@ def plan_server(file: Path, name: str, header: GgufHeader) -> ServerPlan:
     per_token = header.cache_bytes_per_token
     trained = header.context_length or _MIN_CONTEXT_TOKENS
     fits = int((free * _MEMORY_SHARE - fixed) / per_token) if per_token else _MIN_CONTEXT_TOKENS
-    context = min(trained, _MAX_CONTEXT_TOKENS, max(fits, _MIN_CONTEXT_TOKENS)) // 256 * 256
+    context = max(1, min(trained, _MAX_CONTEXT_TOKENS, max(fits, _MIN_CONTEXT_TOKENS)) // 256) * 256
     needed = fixed + per_token * context
     if needed > free:
         raise ModelError(

@@ -166,6 +166,15 @@ def test_too_little_memory_is_said_before_anything_starts(
     assert (plan.context, plan.slots) == (2048, 1)
 
 
+def test_a_model_with_a_very_short_context_gets_the_shortest_of_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "short.gguf"
+    path.write_bytes(gguf_bytes({**VALUES, "llama.context_length": 100}))
+    monkeypatch.setattr(machine, "free_memory", lambda: 10**12)
+    assert local_server.plan_server(path, "local/short", read_header(path)).context == 256
+
+
 def test_only_where_memory_is_short_a_server_that_nobody_uses_makes_room(
     model: LocalModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
