@@ -139,6 +139,14 @@ def test_a_wrong_file_is_one_sentence_in_a_cell_and_in_a_shell(
     assert not Path("sandbox-runs").exists()
 
 
+@pytest.mark.parametrize("content", ["time: 2026-13-01", "[" * 3000, "steps: ["])
+def test_a_file_with_a_value_that_yaml_cannot_read_is_one_sentence(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(content)
+    with pytest.raises(UsageError, match="is not valid YAML"):
+        resolve({"settings": str(path)}, {})
+
+
 def test_a_kernel_starts_with_a_wrong_file() -> None:
     project_file("stepz = 3\n")
     with plain_shell() as shell:
