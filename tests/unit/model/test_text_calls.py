@@ -381,6 +381,15 @@ def test_a_reply_of_very_many_calls_is_one_that_repeats_itself() -> None:
         assert (reply.calls, reply.refused) == ((), "it has 256 calls or more")
 
 
+@pytest.mark.parametrize(
+    "about", [{"anyOf": None, "enum": None, "type": None}, {"type": 5, "oneOf": 5}, {"enum": {}}, True]
+)
+def test_odd_schemas_of_arguments_allow_any_value(about: object) -> None:
+    tool = {"type": "function", "function": {"name": "ls", "parameters": {"properties": {"d": about}}}}
+    for call in ('{"name": "ls", "arguments": {"d": "."}}', "<function=ls><parameter=d>.</parameter></function>"):
+        assert calls(read_text_calls(f"<tool_call>{call}</tool_call>", [tool])) == [("ls", {"d": "."})]
+
+
 @pytest.mark.parametrize("form", ["[{}(d='.')]", "```tool_code\n{}(d='.')\n```"])
 def test_a_name_of_very_many_parts_is_no_call(form: str) -> None:
     text = form.format(".".join(["ls"] * 900))
