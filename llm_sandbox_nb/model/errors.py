@@ -471,7 +471,7 @@ def _sources(error: BaseException) -> Iterator[object]:
             return
 
 
-_INSIDE = ("error", "errors", "detail", "details", "fault", "message", "exception")
+_INSIDE = ("error", "errors", "detail", "details", "fault", "message", "exception", "base_resp")
 """Fields in which servers nest an error object, or a list of error objects, in another object."""
 _SENTENCE = (
     "message",
@@ -483,6 +483,8 @@ _SENTENCE = (
     "reason",
     "faultstring",
     "title",
+    "error_msg",
+    "status_msg",
 )
 _MAX_DEPTH = 6
 

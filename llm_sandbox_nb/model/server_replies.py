@@ -10,13 +10,13 @@ import codecs
 import io
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
 from llm_sandbox_nb.model.contract import ModelError
-from llm_sandbox_nb.model.errors import ServerError
+from llm_sandbox_nb.model.errors import ServerError, error_object
 from llm_sandbox_nb.model.message_form import REASONING
 from llm_sandbox_nb.model.server_habits import ServerHabits
 from llm_sandbox_nb.model.stream import CallPiece, Piece, is_something
@@ -66,6 +66,8 @@ async def read_reply(
             return
         if piece := reply.take(found):
             yield piece
+    if not reply.began and error_object(reply.other):  # some servers report an error with status 200
+        raise ServerError(reply.other)
     if reply.began:
         habits.silent_ends = 0 if reply.ended else habits.silent_ends + 1
     cut = reply.began and habits.silent_ends > 1
@@ -203,6 +205,8 @@ class _Reply:
 
     began: bool = False
     ended: bool = False
+    other: dict[str, Any] = field(default_factory=dict)
+    """Newest object that is no part of a reply."""
     _has_content: bool = False
     _has_calls: bool = False
     _refused: bool = False
@@ -229,6 +233,7 @@ class _Reply:
         if found.get("object") == "chat.completion" and not choices:  # a complete but empty reply
             self.began = self.ended = True
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+            self.other = found
             return None
         self.began = True
         choice = choices[0]

@@ -13,7 +13,7 @@ from support import examples
 from variant_replies import FIRST, USAGE, completion, dumped, finish, framed
 
 from llm_sandbox_nb.model.contract import ModelError
-from llm_sandbox_nb.model.errors import ServerError
+from llm_sandbox_nb.model.errors import ServerError, examine
 from llm_sandbox_nb.model.server_habits import ServerHabits
 from llm_sandbox_nb.model.server_replies import read_reply
 from llm_sandbox_nb.model.stream import Piece
@@ -144,6 +144,18 @@ def test_a_reply_with_nothing_in_it_is_no_habit() -> None:
     ):
         assert not ended(read(data, habits))
     assert habits.silent_ends == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"code": 11200, "message": "no licence", "sid": "x"}, {"detail": "no licence"}, {"error_msg": "no licence"},
+     {"choices": None, "base_resp": {"status_code": 1004, "status_msg": "no licence"}}],
+)  # fmt: skip
+@pytest.mark.parametrize("form", ["{}", "event: error\ndata: {}\n\n", "data: {}\n\ndata: [DONE]\n\n"])
+def test_a_sentence_in_place_of_a_reply_is_the_error(body: dict[str, Any], form: str) -> None:
+    with pytest.raises(ServerError) as caught:
+        read(form.replace("{}", json.dumps(body)).encode())
+    assert examine(caught.value).detail == "no licence"
 
 
 FIELDS = st.sampled_from(
