@@ -220,6 +220,21 @@ def test_settings_says_where_each_value_comes_from(
     assert KEY not in said + out + "\n".join(lines)
 
 
+def test_settings_shows_addresses_without_their_passwords(capsys: pytest.CaptureFixture[str]) -> None:
+    project_file(
+        "api_base = 'https://me:word@models.example/v1?api-version=1'\nproxy = 'http://me:word@[broken'\n"
+        "index_url = 'https://token:word@pypi.example/simple'\nmcp = ['x=https://me:word@mcp.example/']\n"
+    )
+    for words in (["settings"], ["settings", "--json"]):
+        assert main(words) == 0
+        said = capsys.readouterr().out
+        assert "word" not in said
+        assert "https://(hidden)@models.example/v1" in said
+        assert "http://(hidden)@[broken" in said
+        assert "https://(hidden)@pypi.example/simple" in said
+        assert "x=https://(hidden)@mcp.example/" in said
+
+
 def test_settings_says_where_a_file_can_be_made(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["settings"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
