@@ -10,7 +10,7 @@ import codecs
 import io
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -240,12 +240,15 @@ class _Reply:
         self._finish = _finish(choice.get("finish_reason")) or self._finish
         self.ended = self.ended or self._finish is not None or "message" in choice
         message = choice.get("delta")
-        if not isinstance(message, dict):
+        whole = not isinstance(message, dict)
+        if whole:
             # This is a complete message. It is ignored after pieces, because some servers repeat their content in it.
             message = None if self._has_content else choice.get("message") or {"content": choice.get("text")}
         if not isinstance(message, dict):
             return None
         text, reasoning, calls = _content(message)
+        if whole:  # its calls may have no index, and all the same id
+            calls = [replace(call, index=place) for place, call in enumerate(calls)]
         if text or reasoning or calls:
             self._has_content = True
         self._has_calls = self._has_calls or bool(calls)

@@ -315,7 +315,8 @@ def _is_another(call: _OpenCall, piece: CallPiece) -> bool:
     """
     if piece.id and call.id and piece.id != call.id:
         return bool(piece.name)
-    return bool(piece.name and call.name and not piece.id and is_json(call.arguments))
+    new = piece.arguments or piece.name != call.name  # a last piece may repeat the name without arguments
+    return bool(piece.name and call.name and not piece.id and new and is_json(call.arguments))
 
 
 def is_something(value: object) -> bool:

@@ -16,7 +16,7 @@ from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.errors import ServerError, examine
 from llm_sandbox_nb.model.server_habits import ServerHabits
 from llm_sandbox_nb.model.server_replies import read_reply
-from llm_sandbox_nb.model.stream import Piece
+from llm_sandbox_nb.model.stream import Assembly, Piece
 
 
 class Pieces(httpx.AsyncByteStream):
@@ -144,6 +144,23 @@ def test_a_reply_with_nothing_in_it_is_no_habit() -> None:
     ):
         assert not ended(read(data, habits))
     assert habits.silent_ends == 0
+
+
+@pytest.mark.parametrize("more", [{}, {"id": "call_0"}, {"index": 0}, {"id": ""}])
+def test_each_call_of_a_whole_message_is_a_call(more: dict[str, Any]) -> None:
+    calls = [
+        {"type": "function", "function": {"name": name, "arguments": arguments}, **more}
+        for name, arguments in (("submit", ""), ("ls", '{"d": '), ("cat", '{"f": 1}'))
+    ]
+    whole = {"choices": [{"message": {"role": "assistant", "content": "", "tool_calls": calls}}]}
+    assembly = Assembly()
+    for piece in read(json.dumps(whole).encode()):
+        assembly.add(piece)
+    found = assembly.calls()
+    assert [(call.name, call.arguments) for call in found] == [
+        ("submit", ""), ("ls", '{"d": '), ("cat", '{"f": 1}'),
+    ]  # fmt: skip
+    assert len({call.id for call in found}) == 3
 
 
 @pytest.mark.parametrize(
