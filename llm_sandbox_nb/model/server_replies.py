@@ -60,6 +60,7 @@ async def read_reply(
             kind="not_found",
         )
     habits.answered = True
+    silent_before = habits.silent_ends  # replies that a server breaks off at the same time count once
     reply = _Reply()
     async for found in _objects(response, heard):
         if found is _BROKEN:
@@ -69,8 +70,8 @@ async def read_reply(
     if not reply.began and error_object(reply.other):  # some servers report an error with status 200
         raise ServerError(reply.other)
     if reply.began:
-        habits.silent_ends = 0 if reply.ended else habits.silent_ends + 1
-    cut = reply.began and habits.silent_ends > 1
+        habits.silent_ends = 0 if reply.ended else silent_before + 1
+    cut = reply.began and not reply.ended and silent_before > 0
     if reply.ended or cut:
         yield reply.last_piece(cut=cut)
 

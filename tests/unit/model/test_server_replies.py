@@ -93,6 +93,29 @@ def test_one_reply_without_an_end_is_a_cut_and_two_are_a_habit() -> None:
     assert [pieces[-1].cut for pieces in replies] == [False, True, True, False, False, True]
 
 
+def test_replies_that_end_at_the_same_time_are_no_habit() -> None:
+    """As if a server ends that was writing them all."""
+    silent, habits = finish(None, end="")(FIRST, 0), ServerHabits()
+
+    async def read_together() -> list[list[Piece]]:
+        everyone = asyncio.Barrier(3)
+
+        class Body(Pieces):
+            async def __aiter__(self) -> AsyncIterator[bytes]:
+                async for piece in super().__aiter__():
+                    yield piece
+                await everyone.wait()
+
+        async def one() -> list[Piece]:
+            response = httpx.Response(200, stream=Body(silent, 999), request=httpx.Request("POST", "http://a"))
+            return [piece async for piece in read_reply(response, habits)]
+
+        return list(await asyncio.gather(*(one() for _ in range(3))))
+
+    assert not any(map(ended, asyncio.run(read_together())))
+    assert ended(read(silent, habits))
+
+
 class Endless(httpx.AsyncByteStream):
     """The same piece again and again; counts how much of it was taken."""
 
