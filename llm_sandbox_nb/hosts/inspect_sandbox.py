@@ -73,9 +73,11 @@ class InspectSandbox(SandboxEnvironment):
         """
         options = _config_of(config)
         sandbox = await open_sandbox(**options.model_dump(exclude={"record", "output_dir"}))
+        record = None
         try:
-            record = await SampleRecord.begin(sandbox, options.output_dir, task_name) if options.record else None
-        except BaseException:  # Inspect does not clean up a sample that it interrupts before it has the sandbox
+            if options.record:
+                record = await SampleRecord.begin(sandbox, options.output_dir, task_name)
+        except BaseException:  # Inspect cleans up only samples whose sandbox it has
             await sandbox.close()
             raise
         return {"default": cls(sandbox, record)}

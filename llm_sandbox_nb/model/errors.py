@@ -256,7 +256,8 @@ def _setup(failure: Failure, target: Target) -> ModelError | None:
 def _quota(failure: Failure, target: Target) -> ModelError | None:
     if failure.status not in (400, 402, 403, 429) or not _QUOTA.search(failure.text):
         return None
-    if failure.status == 429 and _WAIT.search(failure.text):  # words about billing are in such a rate limit too
+    # A rate limit that names a wait may also have words about billing.
+    if failure.status == 429 and _WAIT.search(failure.text):
         return None
     return ModelError(
         f"The account has no quota for {target.model} ({failure.detail}): add credit or use another key.",
@@ -286,8 +287,8 @@ def _said_wait(text: str) -> float | None:
     """Return the wait in seconds in the message of a rate limit, or None if the message names no wait."""
     if (found := _WAIT.search(text)) is None:
         return None
-    hours, minutes, seconds, unit = found.groups()
-    return int(hours or 0) * 3600 + int(minutes or 0) * 60 + float(seconds or 0) / (1000 if unit == "ms" else 1)
+    hours, minutes, rest = (float(part or 0) for part in found.groups()[:3])
+    return hours * 3600 + minutes * 60 + rest / (1000 if found[4] == "ms" else 1)
 
 
 def _int(text: str) -> int:

@@ -107,7 +107,9 @@ def test_replies_that_end_at_the_same_time_are_no_habit() -> None:
                 await everyone.wait()
 
         async def one() -> list[Piece]:
-            response = httpx.Response(200, stream=Body(silent, 999), request=httpx.Request("POST", "http://a"))
+            response = httpx.Response(
+                200, stream=Body(silent, 999), request=httpx.Request("POST", "http://a")
+            )
             return [piece async for piece in read_reply(response, habits)]
 
         return list(await asyncio.gather(*(one() for _ in range(3))))

@@ -386,7 +386,10 @@ def test_a_reply_of_very_many_calls_is_one_that_repeats_itself() -> None:
 )
 def test_odd_schemas_of_arguments_allow_any_value(about: object) -> None:
     tool = {"type": "function", "function": {"name": "ls", "parameters": {"properties": {"d": about}}}}
-    for call in ('{"name": "ls", "arguments": {"d": "."}}', "<function=ls><parameter=d>.</parameter></function>"):
+    for call in (
+        '{"name": "ls", "arguments": {"d": "."}}',
+        "<function=ls><parameter=d>.</parameter></function>",
+    ):
         assert calls(read_text_calls(f"<tool_call>{call}</tool_call>", [tool])) == [("ls", {"d": "."})]
 
 
