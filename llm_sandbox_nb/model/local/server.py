@@ -6,6 +6,7 @@ The child process ends with this process.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import secrets
@@ -73,7 +74,11 @@ def plan_server(file: Path, name: str, header: GgufHeader) -> ServerPlan:
         ModelError: if the memory is too small.
     """
     free = machine.free_memory()
-    fixed = int(file.stat().st_size * _WEIGHTS_FACTOR) + _ENGINE_BYTES
+    name_begins, _, name_ends = file.name.partition(
+        "-00001-of-"
+    )  # of a model in several files, the first is named
+    parts = file.parent.glob(f"{glob.escape(name_begins)}-*-of-{name_ends}") if header.parts > 1 else [file]
+    fixed = int(sum(part.stat().st_size for part in parts) * _WEIGHTS_FACTOR) + _ENGINE_BYTES
     per_token = header.cache_bytes_per_token
     trained = header.context_length or _MIN_CONTEXT_TOKENS
     fits = int((free * _MEMORY_SHARE - fixed) / per_token) if per_token else _MIN_CONTEXT_TOKENS
