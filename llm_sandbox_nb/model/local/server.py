@@ -74,9 +74,8 @@ def plan_server(file: Path, name: str, header: GgufHeader) -> ServerPlan:
         ModelError: if the memory is too small.
     """
     free = machine.free_memory()
-    name_begins, _, name_ends = file.name.partition(
-        "-00001-of-"
-    )  # of a model in several files, the first is named
+    # A model in several files is named by its first file.
+    name_begins, _, name_ends = file.name.partition("-00001-of-")
     parts = file.parent.glob(f"{glob.escape(name_begins)}-*-of-{name_ends}") if header.parts > 1 else [file]
     fixed = int(sum(part.stat().st_size for part in parts) * _WEIGHTS_FACTOR) + _ENGINE_BYTES
     per_token = header.cache_bytes_per_token
