@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -159,10 +160,12 @@ def test_a_bad_settings_file_is_one_sentence(content: str, said: str, tmp_path: 
         *(("budget", word) for word in ("", "0", "-1", "x", "inf", "nan")),
         ("network", "maybe"), ("isolation", "vm"), ("profile", "weak"),
         ("extra_body", "[1]"), ("extra_body", "{"), ("extra_body", "{" * 5000),
+        ("extra_body", '{"a":' * 5000), ("extra_body", '{"a": NaN}'), ("extra_body", "{'a': {1}}"),
+        ("extra_body", {"since": date(2026, 1, 1)}),
         ("save_litellm_response", "perhaps"),
     ],
 )  # fmt: skip
-def test_a_bad_value_names_its_flag(name: str, value: str) -> None:
+def test_a_bad_value_names_its_flag(name: str, value: object) -> None:
     with pytest.raises(UsageError, match=rf"^--{name}: must be .*, not "):
         resolve({name: value}, {})
 
