@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import math
 import os
 import sys
@@ -353,7 +354,7 @@ class ReasoningOfMessages:
     """Store of the reasoning of the newest replies, in case the server refuses a history without reasoning."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, str] = OrderedDict()
+        self._kept: OrderedDict[bytes, str] = OrderedDict()
 
     def keep(self, message: dict[str, Any], reasoning: str) -> None:
         """Store the reasoning of a message."""
@@ -367,11 +368,10 @@ class ReasoningOfMessages:
         return self._kept.get(_message_key(message), "")
 
 
-def _message_key(message: dict[str, Any]) -> str:
-    match message.get("tool_calls"):
-        case [{"id": identity}, *_]:
-            return str(identity)
-    return str(message.get("content"))
+def _message_key(message: dict[str, Any]) -> bytes:
+    """Return a short key of a message. An id of a call is not enough, because servers use it in each conversation."""
+    whole = f"{message.get('content')}\n{message.get('tool_calls')}"
+    return hashlib.sha256(whole.encode("utf-8", "replace")).digest()
 
 
 def _cut_by_limit(assembly: Assembly, calls: tuple[ToolCall, ...], settings: ModelSettings) -> bool:

@@ -173,6 +173,30 @@ def test_what_a_server_wants_is_learned_from_one_refusal(habit: Habit) -> None:
         assert [one["reasoning_content"] for one in replies_of(server.posts[-1])] == [THOUGHT]
 
 
+def test_the_reasoning_that_a_server_wants_back_is_that_of_its_own_conversation() -> None:
+    """Some servers count the ids of calls from 0 in each conversation."""
+    habit = next(habit for habit in HABITS if habit.name.startswith("Moonshot"))
+
+    def answer(asked: Asked) -> Answer | None:
+        if habit.wrong(asked):
+            return habit.refusal
+        place = asked.messages[1]["content"]
+        call = tool_call("execute_bash", {"command": f"ls {place}"}, "call_0")
+        return None if replies_of(asked) else replied(call, reasoning_content=f"I look in {place}.")
+
+    with AnsweringServer(answer) as server:
+        model = model_at(server)
+        begun = [[SYSTEM, {"role": "user", "content": place}] for place in ("here", "there")]
+        for messages in begun:
+            reply, _ = ask(model, messages)
+            messages += after_a_call(reply)[2:]
+        for messages in begun:
+            ask(model, messages)
+    assert [replies_of(post)[0].get("reasoning_content") for post in server.posts[2:]] == [
+        None, "I look in here.", "I look in there.",
+    ]  # fmt: skip
+
+
 def together(model: Model, count: int = 3) -> list[list[str]]:
     """Send so many requests of one model at the same time. Return the kinds of the failures of each."""
 
