@@ -73,7 +73,13 @@ class InspectSandbox(SandboxEnvironment):
         """
         options = _config_of(config)
         sandbox = await open_sandbox(**options.model_dump(exclude={"record", "output_dir"}))
-        record = await SampleRecord.begin(sandbox, options.output_dir, task_name) if options.record else None
+        record = None
+        try:
+            if options.record:
+                record = await SampleRecord.begin(sandbox, options.output_dir, task_name)
+        except BaseException:  # Inspect cleans up only samples whose sandbox it has
+            await sandbox.close()
+            raise
         return {"default": cls(sandbox, record)}
 
     @classmethod
@@ -86,9 +92,11 @@ class InspectSandbox(SandboxEnvironment):
     ) -> None:
         for environment in environments.values():
             if isinstance(environment, cls):
-                if environment.record is not None:
-                    await environment.record.finish(interrupted=interrupted)
-                await environment.sandbox.close()
+                try:
+                    if environment.record is not None:
+                        await environment.record.finish(interrupted=interrupted)
+                finally:
+                    await environment.sandbox.close()
 
     async def exec(
         self,
@@ -114,7 +122,8 @@ class InspectSandbox(SandboxEnvironment):
             await self.record.executed(cmd, given, result)
         if result.timed_out or result.exit_code is None:
             raise TimeoutError(f"{cmd} did not end within {timeout} seconds.")
-        if result.exit_code == 126:
+        # A program may exit with this code too. The message is that of the sandbox, which could not execute the file.
+        if result.exit_code == 126 and result.stderr == f"{cmd[0]}: Permission denied\n".encode():
             raise PermissionError(f"{cmd[0]} may not be executed.")
         stdout, stderr = (part.decode("utf-8", "replace") for part in (result.stdout, result.stderr))
         return ExecResult(result.exit_code == 0, result.exit_code, stdout, stderr)

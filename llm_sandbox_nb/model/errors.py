@@ -78,6 +78,11 @@ _WRONG_PATH = _pattern(
 """Matches the answer of a server that has no API at the path. LM Studio gives this answer with status 200."""
 _UNEXPECTED = _pattern(r"unexpected keyword argument")
 _PER_MINUTE = re.compile(r"Limit:? *(\d[\d,]{0,15})[, ].{0,400}?Requested:? *(\d[\d,]{0,15})", re.DOTALL)
+_WAIT = re.compile(
+    r"(?:try again|retry) (?:in|after) (?=\d)(?:(\d{1,4})h)?(?:(\d{1,4})m(?!s))?(?:(\d{1,6}(?:\.\d{0,9})?) ?(ms|s))?",
+    re.IGNORECASE,
+)
+"""Matches the wait in the message of a rate limit, such as `try again in 1m20.5s`."""
 _TIMEOUTS = frozenset(
     {"TimeoutError", "APITimeoutError", "Timeout", "TimeoutException", "ServerTimeoutError"}
 )
@@ -251,6 +256,9 @@ def _setup(failure: Failure, target: Target) -> ModelError | None:
 def _quota(failure: Failure, target: Target) -> ModelError | None:
     if failure.status not in (400, 402, 403, 429) or not _QUOTA.search(failure.text):
         return None
+    # A rate limit that names a wait may also have words about billing.
+    if failure.status == 429 and _WAIT.search(failure.text):
+        return None
     return ModelError(
         f"The account has no quota for {target.model} ({failure.detail}): add credit or use another key.",
         kind="quota",
@@ -271,8 +279,16 @@ def _rate_limit(failure: Failure, target: Target) -> ModelError | None:
         f"{target.model} is rate limited ({failure.detail}): wait, or ask for a higher limit.",
         kind="rate_limit",
         retryable=True,
-        retry_after=retry_after(failure.headers),
+        retry_after=_said_wait(failure.text) if (asked := retry_after(failure.headers)) is None else asked,
     )
+
+
+def _said_wait(text: str) -> float | None:
+    """Return the wait in seconds in the message of a rate limit, or None if the message names no wait."""
+    if (found := _WAIT.search(text)) is None:
+        return None
+    hours, minutes, rest = (float(part or 0) for part in found.groups()[:3])
+    return hours * 3600 + minutes * 60 + rest / (1000 if found[4] == "ms" else 1)
 
 
 def _int(text: str) -> int:
@@ -456,7 +472,7 @@ def _sources(error: BaseException) -> Iterator[object]:
             return
 
 
-_INSIDE = ("error", "errors", "detail", "details", "fault", "message", "exception")
+_INSIDE = ("error", "errors", "detail", "details", "fault", "message", "exception", "base_resp")
 """Fields in which servers nest an error object, or a list of error objects, in another object."""
 _SENTENCE = (
     "message",
@@ -468,6 +484,8 @@ _SENTENCE = (
     "reason",
     "faultstring",
     "title",
+    "error_msg",
+    "status_msg",
 )
 _MAX_DEPTH = 6
 

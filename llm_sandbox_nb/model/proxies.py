@@ -166,7 +166,8 @@ async def _check_encoding(response: httpx.Response) -> None:
 async def check_redirect(response: httpx.Response) -> None:
     """Raise ModelError for a redirect to another server, which would get the conversation and perhaps a key.
 
-    Another port counts as another server, because another program may answer there.
+    Another port counts as another server, because another program may answer there. After a redirect on the same
+    server, a POST stays a POST.
     """
     if not response.has_redirect_location:
         return
@@ -185,3 +186,5 @@ async def check_redirect(response: httpx.Response) -> None:
             "you trust that server, give its address.",
             kind="unreachable",
         )
+    if response.request.method == "POST" and response.status_code in (301, 302):
+        response.status_code = 307  # httpx would send a GET, without the conversation

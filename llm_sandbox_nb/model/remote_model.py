@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import math
 import os
 import sys
@@ -193,6 +194,7 @@ class RemoteModel:
             settings = dataclasses.replace(settings, max_tokens=reply_tokens(route))
         sent, left_out = sampling(route, settings, transport.accepts, self._habits.refused)
         target = transport.target(self.name, answered=self._habits.answered)
+        known_server = self._known_server()
         assembly = Assembly()
         silence = _Silence(settings.timeout)
         try:
@@ -208,6 +210,14 @@ class RemoteModel:
             failure = self._explain(error, target, sent, messages)
             if failure.kind == "not_found" and self._access.api_base:
                 failure = await self._look_at_server(failure, route)
+            if not failure.retryable and self._known_server() != known_server:
+                failure = ModelError(
+                    f"{self.name} is asked again, because the answer to another request has shown what its server "
+                    "accepts.",
+                    kind="setting",
+                    retryable=True,
+                    learned=self._habits.recorded(),
+                )
             # The cause is not shown if it may contain the key. An error cannot be its own cause.
             raise failure from (None if failure is error or has_key(map(str, chain(error))) else error)
         self._habits.answered = True
@@ -241,6 +251,10 @@ class RemoteModel:
             raw_text=assembly.raw_text,
             refused_call=assembly.refused_call,
         )
+
+    def _known_server(self) -> object:
+        """Return what a request depends on and a refusal can change. Requests at the same time share this knowledge."""
+        return self._access, self._listed_name, self._habits.recorded()
 
     def _request(
         self,
@@ -340,7 +354,7 @@ class ReasoningOfMessages:
     """Store of the reasoning of the newest replies, in case the server refuses a history without reasoning."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, str] = OrderedDict()
+        self._kept: OrderedDict[bytes, str] = OrderedDict()
 
     def keep(self, message: dict[str, Any], reasoning: str) -> None:
         """Store the reasoning of a message."""
@@ -354,11 +368,10 @@ class ReasoningOfMessages:
         return self._kept.get(_message_key(message), "")
 
 
-def _message_key(message: dict[str, Any]) -> str:
-    match message.get("tool_calls"):
-        case [{"id": identity}, *_]:
-            return str(identity)
-    return str(message.get("content"))
+def _message_key(message: dict[str, Any]) -> bytes:
+    """Return a short key of a message. An id of a call is not enough, because servers use it in each conversation."""
+    whole = f"{message.get('content')}\n{message.get('tool_calls')}"
+    return hashlib.sha256(whole.encode("utf-8", "replace")).digest()
 
 
 def _cut_by_limit(assembly: Assembly, calls: tuple[ToolCall, ...], settings: ModelSettings) -> bool:

@@ -180,11 +180,13 @@ def parse_script(text: str, origin: str = "the script") -> Script:
         ModelError: if the text is not YAML or not a script. The message names the place of the problem.
     """
     try:
-        return Script.model_validate(yaml.safe_load(text) or {})
-    except yaml.YAMLError as error:
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ModelError(
             f"{origin} is not valid YAML: {' '.join(str(error).split())}.", kind="script"
         ) from error
+    try:
+        return Script.model_validate(content or {})
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"]) or "top level"

@@ -10,13 +10,13 @@ import codecs
 import io
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
 
 from llm_sandbox_nb.model.contract import ModelError
-from llm_sandbox_nb.model.errors import ServerError
+from llm_sandbox_nb.model.errors import ServerError, error_object
 from llm_sandbox_nb.model.message_form import REASONING
 from llm_sandbox_nb.model.server_habits import ServerHabits
 from llm_sandbox_nb.model.stream import CallPiece, Piece, is_something
@@ -60,15 +60,18 @@ async def read_reply(
             kind="not_found",
         )
     habits.answered = True
+    silent_before = habits.silent_ends  # replies that a server breaks off at the same time count once
     reply = _Reply()
     async for found in _objects(response, heard):
         if found is _BROKEN:
             return
         if piece := reply.take(found):
             yield piece
+    if not reply.began and error_object(reply.other):  # some servers report an error with status 200
+        raise ServerError(reply.other)
     if reply.began:
-        habits.silent_ends = 0 if reply.ended else habits.silent_ends + 1
-    cut = reply.began and habits.silent_ends > 1
+        habits.silent_ends = 0 if reply.ended else silent_before + 1
+    cut = reply.began and not reply.ended and silent_before > 0
     if reply.ended or cut:
         yield reply.last_piece(cut=cut)
 
@@ -203,6 +206,8 @@ class _Reply:
 
     began: bool = False
     ended: bool = False
+    other: dict[str, Any] = field(default_factory=dict)
+    """Newest object that is no part of a reply."""
     _has_content: bool = False
     _has_calls: bool = False
     _refused: bool = False
@@ -229,18 +234,22 @@ class _Reply:
         if found.get("object") == "chat.completion" and not choices:  # a complete but empty reply
             self.began = self.ended = True
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+            self.other = found
             return None
         self.began = True
         choice = choices[0]
         self._finish = _finish(choice.get("finish_reason")) or self._finish
         self.ended = self.ended or self._finish is not None or "message" in choice
         message = choice.get("delta")
-        if not isinstance(message, dict):
+        whole = not isinstance(message, dict)
+        if whole:
             # This is a complete message. It is ignored after pieces, because some servers repeat their content in it.
             message = None if self._has_content else choice.get("message") or {"content": choice.get("text")}
         if not isinstance(message, dict):
             return None
         text, reasoning, calls = _content(message)
+        if whole:  # its calls may have no index, and all the same id
+            calls = [replace(call, index=place) for place, call in enumerate(calls)]
         if text or reasoning or calls:
             self._has_content = True
         self._has_calls = self._has_calls or bool(calls)

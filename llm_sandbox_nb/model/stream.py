@@ -75,7 +75,9 @@ def _overlap(text: str, tag: str) -> int:
 def split_lone_end(text: str) -> tuple[str, str]:
     """Split text and thinking if the text has only the end tag, because the begin tag is in the chat template."""
     match = _LONE_END.search(text)
-    return (text[match.end() :], text[: match.start()]) if match else (text, "")
+    if match is None or "<think>" in text[: match.start()]:  # an answer can be about both tags
+        return text, ""
+    return text[match.end() :], text[: match.start()]
 
 
 @dataclass(frozen=True)
@@ -313,7 +315,8 @@ def _is_another(call: _OpenCall, piece: CallPiece) -> bool:
     """
     if piece.id and call.id and piece.id != call.id:
         return bool(piece.name)
-    return bool(piece.name and call.name and not piece.id and is_json(call.arguments))
+    new = piece.arguments or piece.name != call.name  # a last piece may repeat the name without arguments
+    return bool(piece.name and call.name and not piece.id and new and is_json(call.arguments))
 
 
 def is_something(value: object) -> bool:

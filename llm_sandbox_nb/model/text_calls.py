@@ -394,13 +394,16 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def _types(schema: Mapping[str, Any]) -> list[str]:
+def _types(schema: object) -> list[str]:
     """Return the types that a schema and its alternatives name."""
-    named = schema.get("type", [])
-    types = [named] if isinstance(named, str) else [name for name in named if isinstance(name, str)]
+    if not isinstance(schema, Mapping):  # the schema `true` allows any value
+        return []
+    named = schema.get("type")
+    types = [name for name in (named if isinstance(named, list) else [named]) if isinstance(name, str)]
     for key in ("anyOf", "oneOf", "allOf"):
-        for alternative in schema.get(key, ()):
-            types += _types(alternative) if isinstance(alternative, Mapping) else []
+        alternatives = schema.get(key)  # MCP servers write null for a key that is not used
+        for alternative in alternatives if isinstance(alternatives, list) else ():
+            types += _types(alternative)
     if not types and isinstance(schema.get("enum"), list):
         types = [
             name for name, kind in _TYPES.items() if any(isinstance(value, kind) for value in schema["enum"])
@@ -414,7 +417,7 @@ def _typed(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str,
     return {key: _value(value, properties.get(key, {})) for key, value in arguments.items()}
 
 
-def _value(value: Any, schema: Mapping[str, Any]) -> Any:
+def _value(value: Any, schema: object) -> Any:
     if not isinstance(value, Written):
         return value
     types = _types(schema)
@@ -466,9 +469,9 @@ def _misfit(name: str, arguments: Mapping[str, Any], offered: Mapping[str, Mappi
                 return f"{name} has no argument {json.dumps(key[:80])}"
     for key, value in _typed(arguments, schema).items():
         about = properties.get(key, {})
-        types = _types(about) if isinstance(about, Mapping) else []
+        types, listed = _types(about), about.get("enum") if isinstance(about, Mapping) else None
         if types and not isinstance(value, str) and not any(_is(value, kind) for kind in types):
             return f"{key} of {name} must be {' or '.join(types)}"
-        if "enum" in about and not isinstance(value, list | dict) and value not in about["enum"]:
-            return f"{key} of {name} must be one of {json.dumps(about['enum'])[:200]}"
+        if isinstance(listed, list) and not isinstance(value, list | dict) and value not in listed:
+            return f"{key} of {name} must be one of {json.dumps(listed)[:200]}"
     return ""

@@ -554,9 +554,9 @@ def python_calls(source: str) -> WrittenCalls:
             return []
         try:
             arguments = {str(key.arg): _literal(key.value) for key in node.keywords}
+            calls.append((ast.unparse(node.func), arguments))
         except (ValueError, TypeError, RecursionError):
             return []
-        calls.append((ast.unparse(node.func), arguments))
     return calls
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from llm_sandbox_nb.model.text_formats import FORMATS, Format
+from llm_sandbox_nb.model.text_formats import END_TOKENS, FORMATS, Format
 
 MAX_MARK_LENGTH = 32
 
@@ -60,7 +60,8 @@ _CODE = (
     *(("<", rf"[{tag[0]}{tag[0].upper()}](?i:{tag[1:]})(?:\s[^<>\n]{{0,200}}+)?>") for tag in _SHOWN_TAGS),
 )
 _CLOSING = {
-    mark: re.compile(rf"({mark * 3}{_at_line_start(mark * 3)}{mark}*+)[ \t]*+(?=\n|\Z)") for mark in "`~"
+    mark: re.compile(rf"({mark * 3}{_at_line_start(mark * 3)}{mark}*+)[ \t]*+(?=\n|{END_TOKENS.pattern})")
+    for mark in "`~"
 }
 
 
@@ -169,7 +170,10 @@ def read_fence(text: str, opening: re.Match[str]) -> Fence:
         closing = _CLOSING[mark].search(text, closing.end())
     if closing is None:
         return Fence(start, len(text), f"{info} unclosed", "")
-    return Fence(start, closing.end(), info, text[end + 1 : text.rindex("\n", 0, closing.start())])
+    content = text[end + 1 : text.rindex("\n", 0, closing.start())]
+    if indent := start - text.rfind("\n", 0, start) - 1:  # the lines have the indent of the fence too
+        content = re.sub(rf"^ {{1,{indent}}}", "", content, flags=re.MULTILINE)
+    return Fence(start, closing.end(), info, content)
 
 
 def after_run(text: str, run: re.Match[str]) -> int:

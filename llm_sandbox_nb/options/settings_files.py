@@ -99,7 +99,7 @@ def _yaml(path: Path, content: str) -> dict[Any, Any]:
 
     try:
         loaded = yaml.safe_load(content)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         where = f" near line {mark.line + 1}" if (mark := getattr(error, "problem_mark", None)) else ""
         raise UsageError(f"The settings file {path} is not valid YAML{where}; correct it there.") from error
     if loaded is not None and not isinstance(loaded, dict):

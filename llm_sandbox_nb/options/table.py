@@ -118,14 +118,19 @@ def json_object(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             try:
                 value = ast.literal_eval(value)
             except (ValueError, SyntaxError, MemoryError, RecursionError):
                 value = None
-    if not isinstance(value, dict):
+    try:
+        converted = _truth_values(value)
+        # A Python literal or a TOML file may have a value that JSON lacks.
+        json.dumps(converted, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        converted = None
+    if not isinstance(converted, dict):
         raise ValueError("""must be a JSON object like '{"chat_template_kwargs": {"thinking": true}}'""")
-    converted: dict[str, Any] = _truth_values(value)
     return converted
 
 

@@ -7,6 +7,7 @@ variable, the project's settings file, the user's settings file, the default.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ SECRET = ("api_key", "api_key_env")
 """Options whose values are never shown; `api_key_env` may hold the key itself by mistake."""
 _VALUE_CHARACTERS = 40
 """Maximum shown characters of a value."""
+_LOGIN = re.compile(r"(?<=://)[^/\s]*@")
+"""Matches the user and the password in an address."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,7 @@ def find_key(values: Mapping[str, Value], environment: Mapping[str, str]) -> Val
 
 def _given_key(values: Mapping[str, Value], environment: Mapping[str, str]) -> Value:
     given, named = values["api_key"], values["api_key_env"]
-    if given.source.startswith("--"):
+    if given.source.startswith("-"):  # a flag, perhaps its short form
         return given
     if named.value:
         if not (key := environment.get(named.value)):
@@ -239,7 +242,10 @@ def settings_text(values: Mapping[str, Value], files: Iterable[Path], environmen
 def settings_json(values: Mapping[str, Value], files: Iterable[Path]) -> dict[str, Any]:
     """Return the settings and their sources as values for JSON."""
     shown = {
-        name: {"value": "(set)" if name in SECRET and value.value else value.value, "source": value.source}
+        name: {
+            "value": "(set)" if name in SECRET and value.value else _without_password(value.value),
+            "source": value.source,
+        }
         for name, value in values.items()
     }
     return {"files": [str(path) for path in files], "settings": shown}
@@ -250,6 +256,14 @@ def _shown(name: str, value: Any) -> str:
         return "-"
     if name in SECRET:
         return "(set)"
+    value = _without_password(value)
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     text = "".join(character if character.isprintable() else "?" for character in text)
     return shorten(text, _VALUE_CHARACTERS)
+
+
+def _without_password(value: Any) -> Any:
+    """Return a value without user and password in its addresses, because people show this list to others."""
+    if isinstance(value, list):
+        return [_without_password(item) for item in value]
+    return _LOGIN.sub("(hidden)@", value) if isinstance(value, str) else value

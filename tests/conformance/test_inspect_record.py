@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -87,3 +88,55 @@ def test_a_folder_that_cannot_be_made_does_not_end_the_sample(tmp_path: Path) ->
     for sample in evaluated(tmp_path, output_dir=str(tmp_path / "file" / "runs")):
         assert sample.error is None
         assert STORE_KEY not in sample.store
+
+
+def test_a_program_may_exit_with_the_code_of_a_file_that_cannot_be_executed(tmp_path: Path) -> None:
+    from llm_sandbox_nb.hosts.inspect_sandbox import InspectSandbox
+    from llm_sandbox_nb.sandbox.open import open_sandbox
+
+    async def check() -> None:
+        async with open_sandbox("process") as sandbox:
+            box = InspectSandbox(sandbox)
+            await box.write_file("script", "ls")
+            for command, said in (("echo done; exit 126", "done"), ("./script; echo left; exit 126", "left")):
+                result = await box.exec(["sh", "-c", command])
+                assert (result.success, result.returncode, result.stdout.strip()) == (False, 126, said)
+            for command in ("./script", "/"):
+                with pytest.raises(PermissionError):
+                    await box.exec([command])
+
+    run(check())
+
+
+@pytest.mark.parametrize("place", ["begin", "finish"])
+def test_a_sandbox_is_closed_even_if_its_record_is_interrupted(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from llm_sandbox_nb.hosts import inspect_sandbox
+    from llm_sandbox_nb.sandbox.contract import Sandbox
+    from llm_sandbox_nb.sandbox.open import open_sandbox
+
+    opened: list[Sandbox] = []
+
+    async def opening(*args: Any, **options: Any) -> Sandbox:
+        opened.append(await open_sandbox(*args, **options))
+        return opened[0]
+
+    async def interrupted(*args: Any, **options: Any) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(inspect_sandbox, "open_sandbox", opening)
+    config = inspect_sandbox.SandboxConfig(isolation="process", output_dir=str(tmp_path))
+
+    async def sample() -> None:
+        host = inspect_sandbox.InspectSandbox
+        with monkeypatch.context() as patch:
+            if place == "begin":
+                patch.setattr(inspect_sandbox.SampleRecord, "begin", interrupted)
+            boxes = await host.sample_init("task", config, {})
+        monkeypatch.setattr(inspect_sandbox.SampleRecord, "finish", interrupted)
+        await host.sample_cleanup("task", config, boxes, True)
+
+    with pytest.raises(asyncio.CancelledError):
+        run(sample())
+    assert [Path(sandbox.directories.root).exists() for sandbox in opened] == [False]

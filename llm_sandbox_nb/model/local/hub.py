@@ -67,13 +67,13 @@ def _check_sum(path: Path, name: str, stop: Stop) -> None:
 
     Small files have other names, and are not checked.
     """
-    blob = path.resolve()
+    blob = path.parent / path.readlink() if path.is_symlink() else path
     if not _SUM.fullmatch(blob.name):
         return
-    found = known_sum(blob, name, stop)
+    found = known_sum(path, name, stop)
     if found != blob.name:
-        blob.unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
+        for place in (path.resolve(), blob, path):  # the blob may be a link to a file that repositories share
+            place.unlink(missing_ok=True)
         raise another_file(name, found, blob.name)
 
 

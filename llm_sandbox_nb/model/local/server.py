@@ -6,6 +6,7 @@ The child process ends with this process.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import secrets
@@ -73,11 +74,14 @@ def plan_server(file: Path, name: str, header: GgufHeader) -> ServerPlan:
         ModelError: if the memory is too small.
     """
     free = machine.free_memory()
-    fixed = int(file.stat().st_size * _WEIGHTS_FACTOR) + _ENGINE_BYTES
+    # A model in several files is named by its first file.
+    name_begins, _, name_ends = file.name.partition("-00001-of-")
+    parts = file.parent.glob(f"{glob.escape(name_begins)}-*-of-{name_ends}") if header.parts > 1 else [file]
+    fixed = int(sum(part.stat().st_size for part in parts) * _WEIGHTS_FACTOR) + _ENGINE_BYTES
     per_token = header.cache_bytes_per_token
     trained = header.context_length or _MIN_CONTEXT_TOKENS
     fits = int((free * _MEMORY_SHARE - fixed) / per_token) if per_token else _MIN_CONTEXT_TOKENS
-    context = min(trained, _MAX_CONTEXT_TOKENS, max(fits, _MIN_CONTEXT_TOKENS)) // 256 * 256
+    context = max(1, min(trained, _MAX_CONTEXT_TOKENS, max(fits, _MIN_CONTEXT_TOKENS)) // 256) * 256
     needed = fixed + per_token * context
     if needed > free:
         raise ModelError(

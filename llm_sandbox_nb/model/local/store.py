@@ -109,11 +109,18 @@ def fetch_once(
             found = computed_sum(partial, f"Checking {name}", stop)
             if found != sha256 or partial.stat().st_size != size:
                 partial.unlink()
+                note_about(partial).unlink(missing_ok=True)
                 raise another_file(name, found, sha256)
             partial.replace(target)
+            note_about(partial).unlink(missing_ok=True)
         except OSError as error:
             raise _not_usable(target.parent, error) from error
     _remember(target, sha256)
+
+
+def note_about(partial: Path) -> Path:
+    """Return the path of a note for the next call of `write`. `fetch_once` removes the note after the check."""
+    return partial.with_name(f"{partial.name}.json")
 
 
 def another_file(name: str, found: str, expected: str) -> ModelError:

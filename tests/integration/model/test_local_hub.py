@@ -135,6 +135,20 @@ def test_another_file_than_the_hub_promises_is_removed(hub: type[Hub]) -> None:
     assert fetched().read_bytes() == DATA
 
 
+def test_a_file_that_repositories_share_in_the_cache_is_checked_by_its_own_sum(hub: type[Hub]) -> None:
+    """huggingface_hub names a file of Xet after another sum, and links the name with the SHA-256 to it."""
+    blob = fetched().resolve()
+    shared = blob.parents[2] / "blobs" / "ab" / ("ab" * 32)
+    shared.parent.mkdir(parents=True)
+    blob.rename(shared)
+    blob.symlink_to(shared)
+    assert fetched().read_bytes() == DATA
+    shared.write_bytes(DATA[:-1] + b"x")
+    assert "is another file" in refusal()
+    assert not shared.exists(), "no repository gets the damaged file"
+    assert fetched().read_bytes() == DATA
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

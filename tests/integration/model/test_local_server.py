@@ -166,6 +166,29 @@ def test_too_little_memory_is_said_before_anything_starts(
     assert (plan.context, plan.slots) == (2048, 1)
 
 
+def test_the_memory_of_a_model_in_several_files_counts_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tmp_path / "big[1]-00001-of-00003.gguf"
+    first.write_bytes(gguf_bytes({**VALUES, "split.count": 3}))
+    for number in (2, 3):
+        with (tmp_path / f"big[1]-0000{number}-of-00003.gguf").open("wb") as file:
+            file.truncate(10**9)
+    (tmp_path / "big[1]-00001-of-00002.gguf").write_bytes(b"")
+    monkeypatch.setattr(machine, "free_memory", lambda: 3 * 10**9)
+    with pytest.raises(ModelError, match=r"needs about 2.9 GB of memory"):
+        local_server.plan_server(first, "local/big", read_header(first))
+
+
+def test_a_model_with_a_very_short_context_gets_the_shortest_of_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "short.gguf"
+    path.write_bytes(gguf_bytes({**VALUES, "llama.context_length": 100}))
+    monkeypatch.setattr(machine, "free_memory", lambda: 10**12)
+    assert local_server.plan_server(path, "local/short", read_header(path)).context == 256
+
+
 def test_only_where_memory_is_short_a_server_that_nobody_uses_makes_room(
     model: LocalModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

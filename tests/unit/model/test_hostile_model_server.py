@@ -146,11 +146,13 @@ def test_a_redirect_to_an_odd_place_is_one_sentence(location: str) -> None:
         assert len([1 for method, *_ in server.asked if method == "POST"]) == 1
 
 
-def test_a_redirect_on_the_same_server_is_followed_with_the_key() -> None:
-    with Server(sends("", 307, location="/elsewhere?x=1"), sends(message("here"))) as server:
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_on_the_same_server_is_followed_with_the_key_and_the_conversation(status: int) -> None:
+    with Server(sends("", status, location="/elsewhere?x=1"), sends(message("here"))) as server:
         assert reply_of(server.url).text == "here"
         assert [path for _, path, *_ in server.asked] == ["/v1/chat/completions", "/elsewhere?x=1"]
         assert server.asked[1][3]["authorization"] == f"Bearer {KEY}"
+        assert "the secret conversation" in server.asked[1][2]
 
 
 def test_redirects_without_an_end_end() -> None:

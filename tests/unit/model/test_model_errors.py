@@ -105,6 +105,27 @@ def test_kinds(error: Exception | Callable[[], Exception], kind: str, retryable:
     assert str(found).endswith(".")
 
 
+@pytest.mark.parametrize(
+    ("sentence", "seconds"),
+    [
+        ("Rate limit reached for requests per min. Limit: 3 / min. Please try again in 20s. Visit "
+         "https://platform.openai.com/account/billing to add a payment method.", 20),
+        ("You exceeded your current quota, please check your plan and billing details. Quota exceeded for metric: "
+         "generate_content_free_tier_requests, limit: 10. Please retry in 23.5s.", 23.5),
+        ("Rate limit reached on tokens per day (TPD). Please try again in 1h2m3.5s.", 3723.5),
+        ("Rate limit reached on requests. Please try again in 6m0s.", 360),
+        ("Rate limit reached on tokens. Please try again in 840ms.", 0.84),
+        ("Rate limit reached. Retry after 5 seconds.", 5),
+        ("Rate limit reached. Please try again in a while.", None),
+    ],
+)  # fmt: skip
+def test_the_wait_that_a_rate_limit_names_is_read(sentence: str, seconds: float | None) -> None:
+    found = to_model_error(answer(429, sentence), TARGET)
+    assert (found.kind, found.retryable, found.retry_after) == ("rate_limit", True, seconds)
+    headed = to_model_error(answer(429, sentence, headers={"retry-after": "7"}), TARGET)
+    assert headed.retry_after == 7
+
+
 def test_tokens_per_minute_are_no_context_overflow() -> None:
     sentence = "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 70000."
     never = to_model_error(answer(429, sentence), TARGET)

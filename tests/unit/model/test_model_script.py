@@ -72,6 +72,8 @@ def test_the_pieces_are_the_text(text: str, chunk: int) -> None:
     ("text", "says"),
     [
         ("turns: [", "not valid YAML"),
+        ("turns: 2026-13-01", "not valid YAML"),
+        ("[" * 3000, "not valid YAML"),
         ("", "turns: field required"),
         ("turns: 3", "turns: input should be a valid list"),
         ("turns: [{txt: a}]", "turns.0.txt: extra inputs are not permitted"),

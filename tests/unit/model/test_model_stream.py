@@ -64,6 +64,15 @@ def test_pieces_without_an_index_belong_to_the_last_call() -> None:
     assert [c.arguments for c in assembly.calls()] == ["{}"]
 
 
+def test_a_last_piece_that_repeats_the_name_is_no_call() -> None:
+    pieces = [call(0, None, "x", part) for part in ('{"a"', ": 1}", "")]
+    assert [(c.name, c.arguments) for c in assemble(*pieces).calls()] == [("x", '{"a": 1}')]
+    more = [call(0, None, "x", part) for part in ("", '{"a": 2}')]
+    assert [(c.name, c.arguments) for c in assemble(*pieces, *more).calls()] == [
+        ("x", '{"a": 1}'), ("x", '{"a": 2}'),
+    ]  # fmt: skip
+
+
 def test_missing_and_repeated_ids_become_unique() -> None:
     assembly = assemble(
         call(0, "call_0", "x"), call(1, None, "y"), call(2, "same", "z"), call(3, "same", "w")

@@ -13,10 +13,10 @@ from support import examples
 from variant_replies import FIRST, USAGE, completion, dumped, finish, framed
 
 from llm_sandbox_nb.model.contract import ModelError
-from llm_sandbox_nb.model.errors import ServerError
+from llm_sandbox_nb.model.errors import ServerError, examine
 from llm_sandbox_nb.model.server_habits import ServerHabits
 from llm_sandbox_nb.model.server_replies import read_reply
-from llm_sandbox_nb.model.stream import Piece
+from llm_sandbox_nb.model.stream import Assembly, Piece
 
 
 class Pieces(httpx.AsyncByteStream):
@@ -93,6 +93,31 @@ def test_one_reply_without_an_end_is_a_cut_and_two_are_a_habit() -> None:
     assert [pieces[-1].cut for pieces in replies] == [False, True, True, False, False, True]
 
 
+def test_replies_that_end_at_the_same_time_are_no_habit() -> None:
+    """As if a server ends that was writing them all."""
+    silent, habits = finish(None, end="")(FIRST, 0), ServerHabits()
+
+    async def read_together() -> list[list[Piece]]:
+        everyone = asyncio.Barrier(3)
+
+        class Body(Pieces):
+            async def __aiter__(self) -> AsyncIterator[bytes]:
+                async for piece in super().__aiter__():
+                    yield piece
+                await everyone.wait()
+
+        async def one() -> list[Piece]:
+            response = httpx.Response(
+                200, stream=Body(silent, 999), request=httpx.Request("POST", "http://a")
+            )
+            return [piece async for piece in read_reply(response, habits)]
+
+        return list(await asyncio.gather(*(one() for _ in range(3))))
+
+    assert not any(map(ended, asyncio.run(read_together())))
+    assert ended(read(silent, habits))
+
+
 class Endless(httpx.AsyncByteStream):
     """The same piece again and again; counts how much of it was taken."""
 
@@ -144,6 +169,35 @@ def test_a_reply_with_nothing_in_it_is_no_habit() -> None:
     ):
         assert not ended(read(data, habits))
     assert habits.silent_ends == 0
+
+
+@pytest.mark.parametrize("more", [{}, {"id": "call_0"}, {"index": 0}, {"id": ""}])
+def test_each_call_of_a_whole_message_is_a_call(more: dict[str, Any]) -> None:
+    calls = [
+        {"type": "function", "function": {"name": name, "arguments": arguments}, **more}
+        for name, arguments in (("submit", ""), ("ls", '{"d": '), ("cat", '{"f": 1}'))
+    ]
+    whole = {"choices": [{"message": {"role": "assistant", "content": "", "tool_calls": calls}}]}
+    assembly = Assembly()
+    for piece in read(json.dumps(whole).encode()):
+        assembly.add(piece)
+    found = assembly.calls()
+    assert [(call.name, call.arguments) for call in found] == [
+        ("submit", ""), ("ls", '{"d": '), ("cat", '{"f": 1}'),
+    ]  # fmt: skip
+    assert len({call.id for call in found}) == 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"code": 11200, "message": "no licence", "sid": "x"}, {"detail": "no licence"}, {"error_msg": "no licence"},
+     {"choices": None, "base_resp": {"status_code": 1004, "status_msg": "no licence"}}],
+)  # fmt: skip
+@pytest.mark.parametrize("form", ["{}", "event: error\ndata: {}\n\n", "data: {}\n\ndata: [DONE]\n\n"])
+def test_a_sentence_in_place_of_a_reply_is_the_error(body: dict[str, Any], form: str) -> None:
+    with pytest.raises(ServerError) as caught:
+        read(form.replace("{}", json.dumps(body)).encode())
+    assert examine(caught.value).detail == "no licence"
 
 
 FIELDS = st.sampled_from(

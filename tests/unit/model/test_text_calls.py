@@ -381,6 +381,40 @@ def test_a_reply_of_very_many_calls_is_one_that_repeats_itself() -> None:
         assert (reply.calls, reply.refused) == ((), "it has 256 calls or more")
 
 
+@pytest.mark.parametrize(
+    "about", [{"anyOf": None, "enum": None, "type": None}, {"type": 5, "oneOf": 5}, {"enum": {}}, True]
+)
+def test_odd_schemas_of_arguments_allow_any_value(about: object) -> None:
+    tool = {"type": "function", "function": {"name": "ls", "parameters": {"properties": {"d": about}}}}
+    for call in (
+        '{"name": "ls", "arguments": {"d": "."}}',
+        "<function=ls><parameter=d>.</parameter></function>",
+    ):
+        assert calls(read_text_calls(f"<tool_call>{call}</tool_call>", [tool])) == [("ls", {"d": "."})]
+
+
+BLOCKS = {
+    "1. I write:\n   ```bash\n   cat > a <<E\n   if x:\n       y\n   E\n   ```": "cat > a <<E\nif x:\n    y\nE",
+    "   ```bash\nls\n  pwd\n    id\n   ```": "ls\npwd\n id",
+    "```bash\n  ls\n```": "  ls",
+    "```bash\nls\n```<|im_end|>": "ls",
+    "```bash\nls\n```</s>\n": "ls",
+    "```bash\ncat <<E\n```</s>\nE\n```<|eot_id|>": "cat <<E\n```</s>\nE",
+}
+
+
+@pytest.mark.parametrize("text", BLOCKS)
+def test_a_block_is_read_without_its_indent_and_before_the_end_of_a_reply(text: str) -> None:
+    [call] = read_text_calls(text, TOOLS.schemas(), bash_blocks=True).calls
+    assert call.arguments == {"command": BLOCKS[text]}
+
+
+@pytest.mark.parametrize("form", ["[{}(d='.')]", "```tool_code\n{}(d='.')\n```"])
+def test_a_name_of_very_many_parts_is_no_call(form: str) -> None:
+    text = form.format(".".join(["ls"] * 900))
+    assert (read_text_calls(text, LS).text, read_text_calls(text, LS).calls) == (text, ())
+
+
 def test_backticks_of_another_paragraph_hide_no_call() -> None:
     call = '<tool_call>{"name": "ls", "arguments": {"d": "."}}</tool_call>'
     stray = "It`s there. I look.\n\nI open `a.txt`.\n\n"

@@ -62,6 +62,7 @@ def test_pieces_of_any_size_are_split_alike(text: str, size: int) -> None:
         ("thought\n</think>said", ("said", "thought\n")),
         ("only thought</think>", ("", "only thought")),
         ("the tag </think> ends it", ("the tag </think> ends it", "")),
+        ("It writes\n<think>\na\n</think>\nfirst.", ("It writes\n<think>\na\n</think>\nfirst.", "")),
         ("said", ("said", "")),
     ],
 )

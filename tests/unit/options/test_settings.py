@@ -139,6 +139,14 @@ def test_a_wrong_file_is_one_sentence_in_a_cell_and_in_a_shell(
     assert not Path("sandbox-runs").exists()
 
 
+@pytest.mark.parametrize("content", ["time: 2026-13-01", "[" * 3000, "steps: ["])
+def test_a_file_with_a_value_that_yaml_cannot_read_is_one_sentence(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(content)
+    with pytest.raises(UsageError, match="is not valid YAML"):
+        resolve({"settings": str(path)}, {})
+
+
 def test_a_kernel_starts_with_a_wrong_file() -> None:
     project_file("stepz = 3\n")
     with plain_shell() as shell:
@@ -210,6 +218,21 @@ def test_settings_says_where_each_value_comes_from(
     assert found["settings"]["steps"] == {"value": 30, "source": f"{project}, max_steps"}
     assert found["files"] == [str(project), str(user)]
     assert KEY not in said + out + "\n".join(lines)
+
+
+def test_settings_shows_addresses_without_their_passwords(capsys: pytest.CaptureFixture[str]) -> None:
+    project_file(
+        "api_base = 'https://me:word@models.example/v1?api-version=1'\nproxy = 'http://me:word@[broken'\n"
+        "index_url = 'https://token:word@pypi.example/simple'\nmcp = ['x=https://me:word@mcp.example/']\n"
+    )
+    for words in (["settings"], ["settings", "--json"]):
+        assert main(words) == 0
+        said = capsys.readouterr().out
+        assert "word" not in said
+        assert "https://(hidden)@models.example/v1" in said
+        assert "http://(hidden)@[broken" in said
+        assert "https://(hidden)@pypi.example/simple" in said
+        assert "x=https://(hidden)@mcp.example/" in said
 
 
 def test_settings_says_where_a_file_can_be_made(capsys: pytest.CaptureFixture[str]) -> None:
