@@ -35,7 +35,7 @@ from llm_sandbox_nb.formats.entries import (
     plain_event,
 )
 from llm_sandbox_nb.formats.received import (
-    MAX_CONTAINERS,
+    check_containers,
     content_text,
     count,
     iso_time,
@@ -153,8 +153,7 @@ def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo, limit: int) -> 
 
 def _checked(content: bytes) -> bytes:
     """Return the content unchanged. Raise ValueError if its JSON is nested too deeply or has too many objects."""
-    if content.count(b"{") + content.count(b"[") > MAX_CONTAINERS:
-        raise ValueError(f"it has more than {MAX_CONTAINERS:,} objects and arrays")
+    check_containers(content)
     try:
         json.loads(content or b"null")
     except RecursionError as error:

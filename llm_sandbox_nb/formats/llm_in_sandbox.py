@@ -107,9 +107,10 @@ def _events(content: dict[str, Any], name: str) -> Iterator[ev.Event]:
 
 def _is_by_package(record: dict[str, Any]) -> bool:
     """Return True if the paper's package wrote a record. Only that package labels the output of a command."""
-    return record["action"].get("function") in _SHELLS and bool(
-        _LABEL.match(_EXIT.sub("", record["observation"], count=1))
-    )
+    if record["action"].get("function") not in _SHELLS:
+        return False
+    found = _EXIT.match(record["observation"])
+    return bool(_LABEL.match(record["observation"], found.end() if found else 0))
 
 
 def _step_events(number: int, record: dict[str, Any]) -> Iterator[ev.Event]:

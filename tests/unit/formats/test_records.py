@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,10 @@ RESPONSES = {
     ],
 }
 
+MINI_CALL = {"role": "assistant", "content": "```bash\nls\n```"}
+SWE_STEP = {"action": "ls", "observation": "3"}
+SEED_STEP = {"thought": "", "action": {"function": "bash", "parameters": {}}, "observation": "3"}
+
 
 @pytest.mark.parametrize(
     ("content", "form"),
@@ -230,6 +235,24 @@ def test_odd_numbers_do_not_count() -> None:
     found = read({**ATIF, "steps": [step]})
     assert found.usage.total_tokens == 0
     assert found.usage.cost is None
+    stats = {"tokens_sent": -5, "tokens_received": 2**70, "instance_cost": "x"}
+    end = read({"trajectory": [SWE_STEP], "info": {"exit_status": "submitted", "model_stats": stats}}).finish
+    assert end is not None
+    assert (end.usage.total_tokens, end.usage.cost) == (0, None)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"info": {}, "messages": [MINI_CALL, {"role": "user", "content": "<output>" * 50_000}]},
+        {"problem_statement": "?", "steps": [{**SEED_STEP, "observation": " " * 200_000}]},
+    ],
+    ids=["mini-swe-agent", "llm-in-sandbox"],
+)
+def test_the_time_to_read_a_hostile_output_grows_with_its_length_only(content: Any) -> None:
+    started = time.process_time()
+    assert len(read(content).steps) == 1
+    assert time.process_time() - started < 5
 
 
 def test_a_rest_cannot_lead_out_of_its_run() -> None:
@@ -319,6 +342,8 @@ def test_the_bound_on_objects_stops_the_reader(monkeypatch: pytest.MonkeyPatch) 
     data = b"[" + b"{}," * 100 + b"{}]"
     monkeypatch.setattr(received, "MAX_CONTAINERS", 50)
     assert "more than 50 objects" in refused(data)
+    lines = b"\n".join([b"[" + b"{}," * 30 + b"{}]"] * 3)
+    assert "more than 50 objects" in refused(lines)
     monkeypatch.setattr(received, "MAX_CONTAINERS", 500)
     assert "a list of JSON objects" in refused(data)
 
