@@ -187,6 +187,8 @@ def test_missing_or_too_little_data(tmp_path: Path) -> None:
     file.write_text('{"id": "a", "problem_statement": "?", "ground_truth": "x"}\n')
     with pytest.raises(ConfigError, match="There are 1 rows and a step needs 8"):
         task_and_rows(make_config({"model": {"path": "m"}, "data": {"rows": str(file)}}))
+    with pytest.raises(ConfigError, match="There are 3 rows and a step needs 4"):
+        task_and_rows(load_config("tiny-cpu.yaml", {"data.count": 3}))
 
 
 def test_without_torch_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
