@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -145,7 +146,7 @@ def test_exact_set_f1_and_rouge() -> None:
     ("answer", "gold", "expected"),
     [("\\boxed{588}", "588", 1), ("588", "588", 1), ("first \\boxed{1} then \\boxed{588}", "588", 0),
      ("first \\boxed{1}, wait: \\boxed{588}", "588", 1), ("\\boxed{1}. Final answer: \\boxed{588}", "588", 1),
-     ("\\boxed{588} or \\boxed{589}", "588", 0), ("\\boxed{\\frac{1}{2}}", "0.5", 1),
+     ("5!", "120", 1), ("5!", "5", 1), ("5!", "24", 0), ("\\boxed{588} or \\boxed{589}", "588", 0), ("\\boxed{\\frac{1}{2}}", "0.5", 1),
      ("\\boxed{\\frac{\\sqrt{8}}{2}}", "\\sqrt{2}", 1),
      ("<think>\\boxed{588}</think>\\boxed{3}", "588", 0), ("no idea", "588", 0), ("\\boxed{}", "588", 0),
      ("x" * 5000 + " 588", "588", 0)],
@@ -342,6 +343,26 @@ def test_training_tasks_are_routed(row: dict[str, str], answer: str, gold: str, 
 
 
 ROW = Row("1", "What?", "2")
+
+
+@pytest.mark.parametrize(
+    ("gold", "wrong"),
+    [
+        ("O+", "O-"),
+        ("Na+", "Na"),
+        ("B+", "B"),
+        ("C#", "C"),
+        ("C++", "C"),
+        ("F", "F#"),
+        (".5", "5"),
+        ("5", ".5"),
+    ],
+)
+def test_a_sign_at_the_end_or_a_point_at_the_beginning_is_part_of_an_answer(gold: str, wrong: str) -> None:
+    for scorer in ("exact", "routed"):
+        for form, answer in itertools.product(("{}", "**{}**.", "The answer is {}."), (gold, wrong)):
+            scored = score_row(scorer, form.format(answer), gold, {"qa_type": "free_form"})
+            assert scored.value == (answer == gold), (scorer, form, answer)
 
 
 def test_scorers_have_a_process_that_can_be_killed(tmp_path: Path) -> None:
