@@ -27,7 +27,7 @@ class Score:
 NO_ANSWER = Score(0.0, "no answer")
 NO_GOLD = Score(None, "the gold answer is empty")
 _LED_IN = re.compile(
-    r"(?:(?:so|thus|therefore|hence),?\s+)?(?:(?:the|my|our)\s+)?(?:(?:final|correct|right)\s+)?answers?\s*(?:(?:is|are)\b\s*:?|[:=])\s*",
+    r"(?:(?:so|thus|therefore|hence),?\s+)?(?:(?:the|my|our)\s+)?(?:(?:final|correct|right)\s+)?(?:answers?|options?|choices?)\s*(?:(?:is|are)\b\s*:?|[:=])\s*",
     re.IGNORECASE,
 )
 

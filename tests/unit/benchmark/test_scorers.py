@@ -136,6 +136,8 @@ def test_exact_set_f1_and_rouge() -> None:
     assert set_f1("A, B, C, D", "A").value == 0.4
     assert set_f1("x", "y").value == 0
     assert set_f1("x", " ").value is None
+    assert set_f1("The correct options are A, B and D.", "A, B, D").value == 1
+    assert set_f1("options, futures", "options, futures").value == 1
     assert rouge_l("the cat sat", "the cat sat").value == 1
     assert rouge_l("running cats", "run cat").value == 1  # stemmed
     assert rouge_l("a b c d", "a c").value == pytest.approx(2 * 0.5 * 1 / 1.5)
