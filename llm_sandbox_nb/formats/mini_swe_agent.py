@@ -67,7 +67,8 @@ def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[i
                 places.append(Place(info, "extra"))
                 continue
             case Message():
-                messages.append({"role": entry.role, "content": entry.content, "extra": _dated(entry)})
+                role = "user" if entry.role == "exit" else entry.role  # `exit` is the end of a run
+                messages.append({"role": role, "content": entry.content, "extra": _dated(entry)})
             case ModelReply():
                 messages.append(_reply(entry))
                 calls += 1
