@@ -41,10 +41,16 @@ def parse_json(data: bytes) -> Any:
         raise ValueError(f"it is not JSON: {error}") from error
 
 
-def check_containers(data: bytes) -> None:
-    """Raise ValueError if JSON text, or several JSON texts together, have more than `MAX_CONTAINERS`."""
-    if data.count(b"{") + data.count(b"[") > MAX_CONTAINERS:
+def check_containers(data: bytes, before: int = 0) -> int:
+    """Return `before` and the number of objects and arrays in JSON text together.
+
+    Raises:
+        ValueError: if there are more than `MAX_CONTAINERS`.
+    """
+    found = before + data.count(b"{") + data.count(b"[")
+    if found > MAX_CONTAINERS:
         raise ValueError(f"it has more than {MAX_CONTAINERS:,} objects and arrays")
+    return found
 
 
 def _no_number(name: str) -> Any:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.formats import received
+from llm_sandbox_nb.formats import inspect_log, received
 from llm_sandbox_nb.formats.entries import REST
 from llm_sandbox_nb.formats.records import NoRecordError, read_bytes, read_file, read_run, split_name
 from llm_sandbox_nb.runs.run import Run
@@ -273,6 +273,19 @@ def archive(**files: bytes) -> bytes:
     return made.getvalue()
 
 
+ARRAYS = b"[" + b"[]," * 1_500_000 + b"[]]"
+
+
+def test_branches_repeat_a_limited_number_of_messages() -> None:
+    """A few bytes could ask for the whole conversation again, any number of times."""
+    pytest.importorskip("inspect_ai")
+    branches = [{"shared": 1001, "messages": []}] * 1000
+    own = {"metadata": {REST: {"run_id": "r", "branches": branches}}}
+    messages = [{"role": "user", "content": "x"}] * 1000
+    with pytest.raises(ValueError, match="its branches have more than 200,000 messages"):
+        inspect_log.sample_events({"messages": messages, **own}, "m", "run")
+
+
 def test_an_archive_that_is_not_a_log() -> None:
     assert "a ZIP archive" in refused(archive(other=b"{}"))
 
@@ -282,11 +295,15 @@ def test_an_archive_that_is_not_a_log() -> None:
     [
         (archive(header=b"{}", samples__1_epoch_1=b"[" * 100_000 + b"]" * 100_000), "too deeply"),
         (archive(header=b"{" * 5_000_000), "objects and arrays"),
+        (
+            archive(header=b"{}", samples__1=ARRAYS, samples__2=ARRAYS, samples__3=ARRAYS),
+            "objects and arrays",
+        ),
         (archive(header=b'{"version": 2}'), "Inspect cannot read it"),
         (archive(header=b"{}")[:-40], "a ZIP archive"),
         (b'{"version": 2, "eval": 3, "samples": []}', "Inspect cannot read it"),
     ],
-    ids=["deep", "many", "empty", "cut", "json"],
+    ids=["deep", "many", "many together", "empty", "cut", "json"],
 )
 def test_a_damaged_log_is_one_sentence(data: bytes, why: str) -> None:
     pytest.importorskip("inspect_ai")
