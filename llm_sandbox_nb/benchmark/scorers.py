@@ -61,7 +61,7 @@ def row_domain(row: Mapping[str, Any]) -> str:
 
 def _choice(answer: str, gold: str) -> Score:
     """Score by letter, or by equality if the gold option is not a letter but, for example, a digit."""
-    scored = letter(answer, gold)
+    scored = letter(answer, gold, options=26)
     return exact(answer, gold) if scored.value is None else scored
 
 

@@ -90,7 +90,7 @@ def set_f1(answer: str, gold: str) -> Score:
 def _f1(stated: set[str], wanted: set[str]) -> float | None:
     if not wanted:
         return None
-    if all(re.fullmatch(r"[a-j]", item) for item in wanted):
+    if all(re.fullmatch(r"[a-z]", item) for item in wanted):
         stated = {letter for item in stated for letter in _letters(item)}
     hits = len(stated & wanted)
     if not hits:
@@ -99,7 +99,7 @@ def _f1(stated: set[str], wanted: set[str]) -> float | None:
     return 2 * precision * recall / (precision + recall)
 
 
-_OPTION = re.compile(r"\(?(?:option\s+)?([a-j])(?:[).:]\s.*|\s-\s.*|\)?)", re.DOTALL)
+_OPTION = re.compile(r"\(?(?:option\s+)?([a-z])(?:[).:]\s.*|\s-\s.*|\)?)", re.DOTALL)
 
 
 def _letters(item: str) -> list[str]:
@@ -110,7 +110,7 @@ def _letters(item: str) -> list[str]:
     if match := _OPTION.fullmatch(item):
         return [match[1]]
     parts = re.split(r"\s*[/-]\s*|\s+", item)
-    if len(parts) > 1 and all(re.fullmatch(r"\(?[a-j]\)?", part) for part in parts):
+    if len(parts) > 1 and all(re.fullmatch(r"\(?[a-z]\)?", part) for part in parts):
         return [part.strip("()") for part in parts]
     return list(item) if re.fullmatch(r"[a-j]{2,5}", item) and "".join(sorted(set(item))) == item else [item]
 

@@ -330,6 +330,8 @@ def test_constraints_that_cannot_be_checked_are_unscored_and_not_zero(gold: str)
      ({"qa_type": "single_choice"}, "B", "B", 1), ({"qa_type": "multiple_choice"}, "A, B", "B, A", 1),
      ({"qa_type": "free_form"}, "the cat", "the cat", 1), ({"qa_type": "free_form"}, "\\boxed{0.5}", "1/2", 1),
      ({"qa_type": "free_form"}, "apples, pears", "apples, pears", 1),
+     ({"qa_type": "single_choice"}, "K. mercury", "K", 1), ({"qa_type": "single_choice"}, "L. zinc", "K", 0),
+     ({"qa_type": "multiple_choice"}, "A) tin, M) lead", "A, M", 1),
      # as the paper's package decides
      ({"qa_type": "multiple choice"}, "The answer is B", "B", 1), ({"qa_type": "Multiple Choice"}, "C", "B", 0),
      ({"qa_type": "multiple_choice_single_answer"}, "(B)", "B", 1), ({"qa_type": "multiple choice"}, "3", "3", 1),
