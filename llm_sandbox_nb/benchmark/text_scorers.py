@@ -110,7 +110,7 @@ def _letters(item: str) -> list[str]:
     if match := _OPTION.fullmatch(item):
         return [match[1]]
     parts = re.split(r"\s*[/-]\s*|\s+", item)
-    if len(parts) > 1 and all(re.fullmatch(r"\(?[a-z]\)?", part) for part in parts):
+    if len(parts) > 1 and all(re.fullmatch(r"\(?[a-j]\)?", part) for part in parts):
         return [part.strip("()") for part in parts]
     return list(item) if re.fullmatch(r"[a-j]{2,5}", item) and "".join(sorted(set(item))) == item else [item]
 
