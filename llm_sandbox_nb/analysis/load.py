@@ -103,8 +103,10 @@ def _work_of(run: Loaded) -> str:
     if not replies:
         return ""
     keys = [reply.id for reply in replies]
-    if run.form != "journal":  # events of other formats have new ids at each reading
-        keys = [f"{run.name} {reply.message} {reply.reasoning}" for reply in replies]
+    if run.form != "journal":  # other formats have no ids of events
+        model = run.trajectory.start.model if run.trajectory.start else ""
+        left_out = {"id", "parent", "time"}
+        keys = [f"{run.name} {model} {reply.model_dump(exclude=left_out)}" for reply in replies]
     return hashlib.sha256("\n".join(keys).encode("utf-8", "replace")).hexdigest()
 
 

@@ -116,6 +116,8 @@ def _without_dollars(text: str) -> str:
 def is_mathematics(text: str) -> bool:
     """Return True if a gold answer is mathematics, and not a date, address, range, version, name or sentence."""
     plain = cleaned(text)
+    if plain.endswith(("+", "-", "#")):  # a blood group, a grade, an ion, a language, a note
+        return False
     if _NO_MATHEMATICS.search(plain) or _STRICT_RANGE.fullmatch(plain) or _DATE.search(plain):
         return bool(re.fullmatch(r"[^\n]*\\(?:begin|frac|sqrt|cdot|times)[^\n]*", text)) and not _DATE.search(
             plain
@@ -191,8 +193,8 @@ def _same(gold: str, stated: str) -> bool:
     stated = _without_dollars(stated).rstrip(".")
     if _tight(gold) == _tight(stated):
         return True
-    if stated.endswith("!") and not gold.endswith("!") and quantities(stated.rstrip("!")):
-        return _same(gold, stated.rstrip("!"))
+    if stated.endswith("!") and not gold.endswith("!") and quantities(bare := stated.rstrip("!")):
+        return _same(gold, bare) or _same_expressions(gold, stated)
     gold, stated = (
         text.replace("!=", "\\ne ").replace(">=", "\\ge ").replace("<=", "\\le ") for text in (gold, stated)
     )

@@ -152,8 +152,15 @@ def last_correction(text: str) -> re.Match[str] | None:
 def text_key(text: str) -> str:
     r"""Return a form of a text for comparison. Texts with the same form are equal.
 
-    Case, decoration, a final stop, `\text{}` and the kind of a dash do not change the form.
+    Case, decoration, a final stop, `\text{}` and the kind of a dash do not change the form. The point of `.5` and the
+    sign of `C#` are no decoration.
     """
     text = re.sub(r"\\(?:text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"\s*[–—―]\s*", "-", text)
-    return " ".join(text.strip(_DECORATION).replace("**", "").split()).casefold()
+    bare = text.lstrip(_DECORATION)
+    if bare[:1].isdigit() and text[: -len(bare)].endswith("."):
+        bare = f".{bare}"
+    text, bare = bare, bare.rstrip(_DECORATION)
+    if bare[-1:].isalnum() and text.startswith("#", len(bare)):
+        bare = f"{bare}#"
+    return " ".join(bare.replace("**", "").split()).casefold()

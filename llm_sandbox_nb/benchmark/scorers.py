@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.benchmark.ifbench import constraints_of, ifbench
 from llm_sandbox_nb.benchmark.math_scorer import is_one_value, math_equal
+from llm_sandbox_nb.benchmark.normalisation import text_key
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, NO_GOLD, Score, exact, letter, rouge_l, set_f1
 from llm_sandbox_nb.errors import LLMSandboxError
 
@@ -60,7 +61,7 @@ def row_domain(row: Mapping[str, Any]) -> str:
 
 def _choice(answer: str, gold: str) -> Score:
     """Score by letter, or by equality if the gold option is not a letter but, for example, a digit."""
-    scored = letter(answer, gold)
+    scored = letter(answer, gold, options=26)
     return exact(answer, gold) if scored.value is None else scored
 
 
@@ -83,13 +84,13 @@ def _is_list(gold: str) -> bool:
 def _free(answer: str, gold: str) -> Score:
     """Score 1 if the answers are equal, and by ROUGE-L otherwise.
 
-    A gold answer with digits and at most three words is scored only by equality: 10.0.0.9 is a wrong answer for
-    10.0.0.7, although the two texts are similar.
+    A gold answer without words, or of at most three words with digits or with a sign at its end, is scored only by
+    equality: 10.0.0.9 is a wrong answer for 10.0.0.7, and O- for O+, although the texts are similar.
     """
     equal = math_equal(answer, gold)
-    if equal.value == 1.0 or (
-        re.search(r"\d", gold) and len(_WORD.findall(gold)) <= 3 and equal.value is not None
-    ):
+    words = len(_WORD.findall(gold))
+    marked = re.search(r"\d", gold) or text_key(gold).endswith(("+", "-", "#"))
+    if equal.value == 1.0 or (equal.value is not None and (not words or (marked and words <= 3))):
         return equal
     return rouge_l(answer, gold)
 

@@ -101,9 +101,12 @@ async def collect_patch(box: Sandbox, base: str) -> str | None:
     committed its changes. As in the harnesses of SWE-bench, new files that git ignores are left out unless the model
     has added them to git, because they are caches and build results, which could make the patch too large.
     """
-    diff = f"{GIT} diff --cached --binary --no-ext-diff --no-textconv {shlex.quote(base)} -- ."
+    # `diff-index` ignores settings of `diff`, such as colours. Of the repository, only an added repository without
+    # a commit cannot be added, with exit code 1.
+    add = f"{{ {GIT} add -A --ignore-errors . || [ $? -eq 1 ]; }}"
+    diff = f"{GIT} diff-index -p -M --cached --binary --no-ext-diff --no-textconv {shlex.quote(base)} -- ."
     done = await box.exec(
-        ["bash", "-c", f"{GIT} add -A . && {diff}"], cwd=box.directories.root, output_limit=_MAX_PATCH_BYTES
+        ["bash", "-c", f"{add} && {diff}"], cwd=box.directories.root, output_limit=_MAX_PATCH_BYTES
     )
     if done.exit_code != 0 or done.truncated:
         return None

@@ -27,7 +27,7 @@ class Score:
 NO_ANSWER = Score(0.0, "no answer")
 NO_GOLD = Score(None, "the gold answer is empty")
 _LED_IN = re.compile(
-    r"(?:(?:so|thus|therefore|hence),?\s+)?(?:(?:the|my|our)\s+)?(?:(?:final|correct|right)\s+)?answers?\s*(?:(?:is|are)\b\s*:?|[:=])\s*",
+    r"(?:(?:so|thus|therefore|hence),?\s+)?(?:(?:the|my|our)\s+)?(?:(?:final|correct|right)\s+)?(?:answers?|options?|choices?)\s*(?:(?:is|are)\b\s*:?|[:=])\s*",
     re.IGNORECASE,
 )
 
@@ -90,7 +90,7 @@ def set_f1(answer: str, gold: str) -> Score:
 def _f1(stated: set[str], wanted: set[str]) -> float | None:
     if not wanted:
         return None
-    if all(re.fullmatch(r"[a-j]", item) for item in wanted):
+    if all(re.fullmatch(r"[a-z]", item) for item in wanted):
         stated = {letter for item in stated for letter in _letters(item)}
     hits = len(stated & wanted)
     if not hits:
@@ -99,7 +99,7 @@ def _f1(stated: set[str], wanted: set[str]) -> float | None:
     return 2 * precision * recall / (precision + recall)
 
 
-_OPTION = re.compile(r"\(?(?:option\s+)?([a-j])(?:[).:]\s.*|\s-\s.*|\)?)", re.DOTALL)
+_OPTION = re.compile(r"\(?(?:option\s+)?([a-z])(?:[).:]\s.*|\s-\s.*|\)?)", re.DOTALL)
 
 
 def _letters(item: str) -> list[str]:

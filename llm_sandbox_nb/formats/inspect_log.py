@@ -35,7 +35,7 @@ from llm_sandbox_nb.formats.entries import (
     plain_event,
 )
 from llm_sandbox_nb.formats.received import (
-    MAX_CONTAINERS,
+    check_containers,
     content_text,
     count,
     iso_time,
@@ -53,6 +53,9 @@ NOT_INSTALLED = "Logs of Inspect need its package: install it with `pip install 
 MAX_UNPACKED_BYTES = 512 * 1024**2
 """Maximum size of all files in a log together, when they are unpacked."""
 _MAX_FILES = 100_000
+_MAX_BRANCH_MESSAGES = 200_000
+"""Maximum number of messages of all branches of a run. The messages that branches share are counted for each branch,
+because they are read again."""
 _CHUNK_BYTES = 1024**2
 _ZSTANDARD_METHOD = 93
 _MARKER_FILES = ("header.json", "_journal/start.json")
@@ -124,7 +127,7 @@ def _repacked(data: bytes) -> bytes:
     Raise ValueError if the archive is damaged, or if its unpacked files are larger than the limits.
     """
     made = io.BytesIO()
-    left = MAX_UNPACKED_BYTES
+    left, containers = MAX_UNPACKED_BYTES, 0
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(made, "w") as plain:
             members = archive.infolist()
@@ -135,6 +138,7 @@ def _repacked(data: bytes) -> bytes:
             for member in {member.filename: member for member in members}.values():
                 content = _unpacked(archive, member, left)
                 left -= len(content)
+                containers = check_containers(content, containers)
                 plain.writestr(member.filename, _checked(content))
     except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, ImportError, RuntimeError) as error:
         raise ValueError(f"it is a damaged ZIP archive ({str(error)[:100]})") from error
@@ -153,8 +157,7 @@ def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo, limit: int) -> 
 
 def _checked(content: bytes) -> bytes:
     """Return the content unchanged. Raise ValueError if its JSON is nested too deeply or has too many objects."""
-    if content.count(b"{") + content.count(b"[") > MAX_CONTAINERS:
-        raise ValueError(f"it has more than {MAX_CONTAINERS:,} objects and arrays")
+    check_containers(content)
     try:
         json.loads(content or b"null")
     except RecursionError as error:
@@ -174,7 +177,10 @@ def sample_events(sample: dict[str, Any], model: str, name: str) -> list[ev.Even
     if not own:
         return events
     known = {event.id: event for event in events}
-    for span in rows(own, "branches"):
+    spans = rows(own, "branches")
+    if sum(count(span, "shared") + len(rows(span, "messages")) for span in spans) > _MAX_BRANCH_MESSAGES:
+        raise ValueError(f"its branches have more than {_MAX_BRANCH_MESSAGES:,} messages")
+    for span in spans:
         shared, messages = count(span, "shared"), rows(span, "messages")
         first = rows(sample, "messages")[: max(0, shared - 1)]
         rest = {REST: {"run_id": own.get("run_id"), "opening": span.get("opening"), "end": span.get("end")}}

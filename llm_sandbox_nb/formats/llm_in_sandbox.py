@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from llm_sandbox_nb.formats import received
 from llm_sandbox_nb.known_keys import public_address
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.messages import tool_message
@@ -107,9 +108,10 @@ def _events(content: dict[str, Any], name: str) -> Iterator[ev.Event]:
 
 def _is_by_package(record: dict[str, Any]) -> bool:
     """Return True if the paper's package wrote a record. Only that package labels the output of a command."""
-    return record["action"].get("function") in _SHELLS and bool(
-        _LABEL.match(_EXIT.sub("", record["observation"], count=1))
-    )
+    if record["action"].get("function") not in _SHELLS:
+        return False
+    found = _EXIT.match(record["observation"])
+    return bool(_LABEL.match(record["observation"], found.end() if found else 0))
 
 
 def _step_events(number: int, record: dict[str, Any]) -> Iterator[ev.Event]:
@@ -123,7 +125,7 @@ def _step_events(number: int, record: dict[str, Any]) -> Iterator[ev.Event]:
         step=number,
         message=message,
         reasoning=record.get("reasoning_content") or None,
-        model_time=float(record.get("metadata", {}).get("exec_time") or 0.0),
+        model_time=received.number(received.mapping(record.get("metadata"), "metadata"), "exec_time") or 0.0,
     )
     if not tool:
         yield ev.MessageAdded(message={"role": "user", "content": record["observation"]})

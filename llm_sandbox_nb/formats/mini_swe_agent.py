@@ -33,7 +33,6 @@ VERSION = "mini-swe-agent-1.1"
 _BLOCK = re.compile(r"```(?:mswea_bash_command|bash)[ \t]*\n(.*?)\n?```", re.DOTALL)
 _OWN_BLOCK = "```mswea_bash_command"
 _CODE = re.compile(r"<returncode>(-?\d{1,9})</returncode>")
-_OUTPUT = re.compile(r"<output>\n?(.*)</output>", re.DOTALL)
 _SUBMIT_COMMAND = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 _STATUS: dict[str, ev.StopReason] = {
     "Submitted": "submitted",
@@ -68,7 +67,8 @@ def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[i
                 places.append(Place(info, "extra"))
                 continue
             case Message():
-                messages.append({"role": entry.role, "content": entry.content, "extra": _dated(entry)})
+                role = "user" if entry.role == "exit" else entry.role  # `exit` is the end of a run
+                messages.append({"role": role, "content": entry.content, "extra": _dated(entry)})
             case ModelReply():
                 messages.append(_reply(entry))
                 calls += 1
@@ -233,8 +233,8 @@ def _read_result(
     waiting.remove(call)
     shown, code = _CODE.search(body), number(extra, "returncode")
     code = float(shown[1]) if code is None and shown else code
-    output = _OUTPUT.search(body)
-    raw = text(extra, "raw_output") or (output[1] if output else "")
+    output, end, _ = body.partition("<output>")[2].rpartition("</output>")
+    raw = text(extra, "raw_output") or (output.removeprefix("\n") if end else "")
     error = text(extra, "exception_info") or None
     yield CallResult(call.id, body, None if code is None else int(code), (raw, ""), error=error, **dated)
 

@@ -336,6 +336,12 @@ def send(content: dict[str, Any], address: str) -> str:
     import urllib.error
     import urllib.request
 
+    class NoRedirects(urllib.request.HTTPRedirectHandler):
+        """Handler that refuses redirects. urllib would follow them with GET, so without the spans."""
+
+        def redirect_request(self, *_: Any) -> None:
+            return None
+
     data, kind = _encoded(content)
     headers = {"Content-Type": kind, **_headers(address)}
     parts = urllib.parse.urlsplit(address)
@@ -344,7 +350,7 @@ def send(content: dict[str, Any], address: str) -> str:
     shown = public_address(address)
     request = urllib.request.Request(asked, data, headers, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
+        with urllib.request.build_opener(NoRedirects).open(request, timeout=_TIMEOUT_SECONDS) as answer:
             answer.read(1024**2)
     except urllib.error.HTTPError as error:
         error.close()
@@ -366,6 +372,8 @@ def send(content: dict[str, Any], address: str) -> str:
 def _hint(code: int, kind: str) -> str:
     if code in (401, 403):
         return f" Set its key in {_HEADERS_VARIABLE}."
+    if code < 400:
+        return " Give the address to which it redirects."
     if code == 404:
         return " The path is /v1/traces in most collectors, /api/public/otel/v1/traces in Langfuse."
     if code == 415 and kind == "application/json":

@@ -29,8 +29,7 @@ def parse_json(data: bytes) -> Any:
         ValueError: if the text is not UTF-8 or not JSON, is nested too deeply, has a number that is not finite, or has
             too many objects and arrays.
     """
-    if data.count(b"{") + data.count(b"[") > MAX_CONTAINERS:
-        raise ValueError(f"it has more than {MAX_CONTAINERS:,} objects and arrays")
+    check_containers(data)
     try:
         content = json.loads(data.decode("utf-8-sig"), parse_constant=_no_number, parse_float=_finite)
         return clean_text(content) if b"\\ud" in data or b"\\uD" in data else content
@@ -40,6 +39,18 @@ def parse_json(data: bytes) -> Any:
         raise ValueError("it is not UTF-8 text") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"it is not JSON: {error}") from error
+
+
+def check_containers(data: bytes, before: int = 0) -> int:
+    """Return `before` and the number of objects and arrays in JSON text together.
+
+    Raises:
+        ValueError: if there are more than `MAX_CONTAINERS`.
+    """
+    found = before + data.count(b"{") + data.count(b"[")
+    if found > MAX_CONTAINERS:
+        raise ValueError(f"it has more than {MAX_CONTAINERS:,} objects and arrays")
+    return found
 
 
 def _no_number(name: str) -> Any:

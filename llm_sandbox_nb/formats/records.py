@@ -44,7 +44,7 @@ from llm_sandbox_nb.formats.entries import (
     events_of,
 )
 from llm_sandbox_nb.formats.file_kinds import kind_of_bytes, kind_of_json
-from llm_sandbox_nb.formats.received import parse_json
+from llm_sandbox_nb.formats.received import check_containers, parse_json
 from llm_sandbox_nb.own_folder import NotOwnFileError, open_file
 from llm_sandbox_nb.own_folder import read_file as read_own_file
 from llm_sandbox_nb.trajectory import events as ev
@@ -226,6 +226,7 @@ class _OtherKindError(LLMSandboxError, ValueError):
 def _read_json(data: bytes, name: str) -> list[ForeignRun]:
     if kind := kind_of_bytes(data):
         raise _OtherKindError(kind)
+    check_containers(data)
     try:
         content = parse_json(data)
     except ValueError as error:

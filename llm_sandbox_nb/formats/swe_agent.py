@@ -21,7 +21,7 @@ from llm_sandbox_nb.formats.entries import (
     implied_end,
 )
 from llm_sandbox_nb.formats.openai_messages import read_calls
-from llm_sandbox_nb.formats.received import content_text, mapping, number, rows, text
+from llm_sandbox_nb.formats.received import content_text, count, mapping, number, rows, text
 from llm_sandbox_nb.trajectory import events as ev
 
 _LIMITS: dict[str, ev.StopReason] = {
@@ -112,8 +112,8 @@ def _end(info: dict[str, Any], entries: list[RecordEntry]) -> End:
     end.answer = text(info, "submission") or end.answer
     stats = mapping(info.get("model_stats"), "model_stats")
     end.usage = ev.Usage(
-        prompt_tokens=int(number(stats, "tokens_sent") or 0),
-        completion_tokens=int(number(stats, "tokens_received") or 0),
+        prompt_tokens=count(stats, "tokens_sent"),
+        completion_tokens=count(stats, "tokens_received"),
         cost=number(stats, "instance_cost"),
     )
     return end

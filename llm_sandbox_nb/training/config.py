@@ -375,10 +375,10 @@ def _check(config: TrainingConfig) -> None:
             raise ConfigError(f"{name} has to be more than zero, not {number}.")
         if name in _SHARES and not 0 < number <= 1:
             raise ConfigError(f"{name} has to be more than zero and at most 1, not {number}.")
-        if name != "seed" and not 0 <= number < math.inf:
+        if not 0 <= number < math.inf:
             raise ConfigError(f"{name} has to be at least zero, not {number}.")
-    if config.validation.every < 0 or config.validation.repeats < 1:
-        raise ConfigError("validation.every has to be at least 0, and validation.repeats at least 1.")
+    if config.seed >= 2**32:
+        raise ConfigError(f"seed has to be less than 2**32, not {config.seed}.")
     if rollouts.per_row < 2:
         raise ConfigError(
             f"rollouts.per_row has to be at least 2, not {rollouts.per_row}: a row's other rollouts are the baseline."
@@ -399,10 +399,10 @@ _MORE_THAN_ZERO = frozenset(
         "steps", "model.layers", "model.width", "model.heads", "model.vocabulary", "warm_up.count", "warm_up.batch",
         "warm_up.learning_rate", "rollouts.rows_per_step", "rollouts.turns", "rollouts.prompt_tokens",
         "rollouts.completion_tokens", "rollouts.time", "rollouts.command_timeout", "rollouts.attempts",
-        "rollouts.temperature", "objective.learning_rate", "record.checkpoint_every",
+        "rollouts.temperature", "objective.learning_rate", "record.checkpoint_every", "validation.repeats",
     )
 )  # fmt: skip
-"""Keys of the numbers that must be above zero. All other numbers except the seed must be at least zero."""
+"""Keys of the numbers that must be above zero. All other numbers must be at least zero."""
 _SHARES = frozenset(("rollouts.top_p", "generation.memory"))
 """Keys of the numbers that must be above zero and at most 1."""
 

@@ -17,13 +17,17 @@ def reward_of(run: Run) -> Score:
     """Return the reward that the training would give to a run that was made from one of its rollouts.
 
     Raises:
-        RecordError: if the run does not belong to a training, or the table of its step is no longer kept.
+        RecordError: if the run does not belong to a training, or the table of its step or its row no longer exists.
         ConfigError: if the rows of the training no longer exist.
     """
     record, group = _group_of(run.folder.absolute())
     config = record.config
     task, rows = task_and_rows(config)
-    row = next(row for row in rows if row.id == group)
+    row = next((row for row in rows if row.id == group), None)
+    if row is None:
+        raise RecordError(
+            f"Row {group} of the training in {record.folder} no longer exists: restore its data."
+        )
 
     async def score() -> Score:
         async with Scoring() as scoring:

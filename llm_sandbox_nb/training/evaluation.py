@@ -273,8 +273,9 @@ def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
     rollouts = plan.config.rollouts
     options = RunnerOptions(plan.out / name, plan.workers)
     items = plan_items([(_limited(plan), list(plan.rows))], plan.modes, plan.repeats)
-    model, tokenizer = load_policy(path, plan.config.model.dtype)
-    with LocalGenerator(model, tokenizer, plan.sampling, plan.config.seed) as generator:
+    config = plan.config
+    model, tokenizer = load_policy(path, config.model.dtype)
+    with LocalGenerator(model, tokenizer, plan.sampling, config.seed, config.device) as generator:
         policy = PolicyModel(
             f"policy/{plan.config.name}-{name}",
             ChatTokens(tokenizer, in_text=rollouts.calls == "text"),
@@ -335,7 +336,9 @@ def differences(plan: EvaluationPlan) -> Iterator[tuple[str, str, Paired]]:
     """
     scores = {
         (policy, mode): item_scores(
-            result for result in counted_results(plan.out / policy) if result.mode == mode
+            result
+            for result in counted_results(plan.out / policy)
+            if result.mode == mode and result.task == plan.task.name
         )
         for policy in plan.policies
         for mode in plan.modes

@@ -205,10 +205,13 @@ def sampling_as(trainer: Any, sampling: Sampling) -> Iterator[None]:
     import torch
 
     engine = trainer.vllm_generation if trainer.use_vllm else trainer.generation_config
-    before = {name: getattr(engine, name) for name in ("temperature", "top_p", "top_k")}
+    wanted = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+    if not trainer.use_vllm and sampling.temperature == 0:
+        wanted = {"do_sample": False}  # Transformers refuses the temperature
+    before = {name: getattr(engine, name) for name in wanted}
     with torch.random.fork_rng():
-        for name in before:
-            setattr(engine, name, getattr(sampling, name))
+        for name, value in wanted.items():
+            setattr(engine, name, value)
         try:
             yield
         finally:

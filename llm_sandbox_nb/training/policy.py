@@ -214,12 +214,17 @@ def sampling_problem(sampling: Sampling) -> str:
 class LocalGenerator(BatchGenerator):
     """Generator that samples with a model of this process, in a separate thread.
 
-    Waiting requests are answered together. `with` ends the thread.
+    Waiting requests are answered together. `with` ends the thread. For `device`, see `TrainingConfig`.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, sampling: Sampling, seed: int = 0) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, sampling: Sampling, seed: int = 0, device: str = "cpu"
+    ) -> None:
+        import torch
+
         super().__init__(patience=0.0)
-        self._model, self._tokenizer, self._sampling, self._seed = model, tokenizer, sampling, seed
+        self._model = model.to("cuda") if device == "auto" and torch.cuda.is_available() else model
+        self._tokenizer, self._sampling, self._seed = tokenizer, sampling, seed
         self._thread = threading.Thread(target=self._serve, name="llm-sandbox-policy", daemon=True)
 
     def start(self) -> None:
@@ -242,8 +247,8 @@ class LocalGenerator(BatchGenerator):
         while not self._closed:
             try:
                 self.serve(self._sample)
-            except (RuntimeError, ValueError):
-                continue  # each request has the error already
+            except Exception:  # noqa: BLE001 - each request has the error already
+                continue
 
     def _sample(self, prompts: list[list[int]], limits: list[int]) -> list[Generated]:
         import torch
@@ -307,7 +312,8 @@ class PolicyModel:
         config = record.config
         model, tokenizer = load_policy(str(path), config.model.dtype)
         how = config.rollouts
-        generator = LocalGenerator(model, tokenizer, Sampling(temperature, how.top_p, how.top_k), config.seed)
+        sampling = Sampling(temperature, how.top_p, how.top_k)
+        generator = LocalGenerator(model, tokenizer, sampling, config.seed, config.device)
         generator.start()
         return cls(
             f"policy/{config.name}",

@@ -218,7 +218,10 @@ class TrainingRecord:
         append_line(self.folder / STEPS, dict(figures))
 
     def forget_after(self, step: int) -> None:
-        """Remove all figures and rollouts of the steps after a checkpoint, because a resume repeats these steps."""
+        """Remove all figures and rollouts of the steps after a checkpoint, because a resume repeats these steps.
+
+        If steps follow, also remove the trained policy, which a training with fewer steps has left.
+        """
         for file, figures in ((STEPS, self.steps()), (VALIDATIONS, self.validations())):
             lines = (json.dumps(line) + "\n" for line in figures if line["step"] <= step)
             write_whole(self.folder / file, "".join(lines).encode())
@@ -226,6 +229,8 @@ class TrainingRecord:
             for number, folder in self._step_folders(name):
                 if number > step:
                     shutil.rmtree(folder, ignore_errors=True)
+        if step < self.config.steps:
+            shutil.rmtree(self.folder / END, ignore_errors=True)
 
     # --- validations ---
 

@@ -54,9 +54,10 @@ def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
     data = config.data
     try:
         task = load_task(data.task)
-        if (made := MADE.get(data.rows)) is not None:
-            return made.task(task), made.rows(data.count or 64, config.seed)
-        rows = load_rows(task, data.rows or None)
+        if (made := MADE.get(data.rows)) is None:
+            rows = load_rows(task, data.rows or None)
+        else:
+            task, rows = made.task(task), made.rows(data.count or 64, config.seed)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     rows = rows[: data.count or None]

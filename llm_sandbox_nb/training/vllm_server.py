@@ -78,7 +78,10 @@ class ServerGenerator:
             "max_tokens": limit,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
-            **({"top_k": sampling.top_k} if sampling.top_k else {}),
+            # The server would take each missing setting from the model's generation_config.json.
+            "top_k": sampling.top_k or -1,
+            "min_p": 0.0,
+            "repetition_penalty": sampling.repetition_penalty,
             "logprobs": 0,
             "return_token_ids": True,
             "skip_special_tokens": False,

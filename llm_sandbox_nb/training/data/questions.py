@@ -138,12 +138,20 @@ def _option(answer: str, options: Sequence[str], where: str) -> str:
 
 
 def contains_words(text: str, answer: str) -> bool:
-    """Return True if `text` has the words of `answer` in their order, ignoring case, blanks and punctuation."""
+    """Return True if `text` has the words of `answer` in their order, ignoring case, blanks and punctuation.
+
+    In scripts without blanks, such as Chinese, each character is a word.
+    """
     wanted = _words(answer)
     return bool(wanted.strip()) and wanted in _words(text)
 
 
+_WITHOUT_BLANKS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
+"""Characters of Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
+_WORD = re.compile(rf"[{_WITHOUT_BLANKS}]|[^\W_{_WITHOUT_BLANKS}]+")
+
+
 @lru_cache(4)  # one text is often searched for several answers
 def _words(text: str) -> str:
-    words = " ".join(re.findall(r"[^\W_]+", text.casefold()))
+    words = " ".join(_WORD.findall(text.casefold()))
     return f" {words} "

@@ -249,6 +249,27 @@ async def collected(repository: Path, command: str) -> str | None:
         return await collect_patch(box, base)
 
 
+@pytest.mark.parametrize(
+    "left",
+    [
+        "git config diff.noprefix true; git config color.ui always; git config diff.context 0",
+        "git init -q trial; touch trial/file",
+        "git init -q trial; cd trial; touch file; git add file; git -c user.name=a -c user.email=a commit -qm a",
+    ],
+    ids=["settings", "empty repository", "repository"],
+)
+def test_what_a_model_leaves_in_git_does_not_spoil_its_patch(left: str, tmp_path: Path) -> None:
+    repository = commit(tmp_path / "repository", {"a.py": "1\n2\n3\n"})
+    patch = run(collected(repository, f"sed -i s/2/two/ a.py; {left}"))
+    assert patch is not None
+    again = tmp_path / "again"
+    write(again, {"a.py": "1\n2\n3\n"})
+    git(again, "init", "-q")
+    (tmp_path / "patch").write_text(patch)
+    git(again, "apply", str(tmp_path / "patch"))
+    assert (again / "a.py").read_text() == "1\ntwo\n3\n"
+
+
 def test_a_patch_has_every_change_but_new_files_that_git_ignores(tmp_path: Path) -> None:
     write(tmp_path, {".gitignore": "*.log\n", "old.log": "1\n", "a.txt": "1\n", "b.txt": "1\n"})
     change = "echo 2 | tee old.log new.log new.txt a.txt; rm b.txt; echo 2 > forced.log; git add --force forced.log"

@@ -27,7 +27,7 @@ from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.training import grpo
 from llm_sandbox_nb.training.chat_tokens import ChatTokens, TemplateError
 from llm_sandbox_nb.training.config import ConfigError
-from llm_sandbox_nb.training.policy import load_policy, save_policy, weights_digest
+from llm_sandbox_nb.training.policy import Sampling, load_policy, save_policy, weights_digest
 from llm_sandbox_nb.training.rollouts import LOST, Rollout
 from llm_sandbox_nb.training.token_model import TokenConversation, conversation_ids
 
@@ -156,6 +156,14 @@ def test_generation_keeps_each_limit_and_stops_at_the_end(tmp_path: Path) -> Non
         assert 0 < len(one.ids) <= limit
         assert end not in one.ids[:-1]
         assert one.logprobs is None
+
+
+def test_a_temperature_of_zero_selects_the_likeliest_tokens(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, [])
+    asked = [[5, 6, 7]] * 8, [12] * 8
+    with grpo.sampling_as(trainer, Sampling(0.0)):
+        assert len({one.ids for one in grpo.generate_together(trainer, *asked)}) == 1
+    assert len({one.ids for one in grpo.generate_together(trainer, *asked)}) > 1
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_instruct_2507", "qwen2_5", "qwen3_training", "glm4moe"])

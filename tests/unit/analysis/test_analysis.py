@@ -151,6 +151,17 @@ def policy(commands: list[tuple[str, int]]) -> Trajectory:
     return labelled.trajectory([*turns, labelled.Labelled("submit", {}, frozenset(), 0)])
 
 
+def test_equal_replies_of_two_models_are_two_runs_and_a_copied_file_is_one(tmp_path: Path) -> None:
+    for folder, model in (("a", "one"), ("b", "two"), ("c", "two")):
+        info = {"config": {"model": {"model_name": model}}, "exit_status": "Submitted"}
+        messages = [{"role": "user", "content": "Which?"}, {"role": "assistant", "content": "C"}]
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "task.traj.json").write_text(json.dumps({"info": info, "messages": messages}))
+    reading = load_runs([tmp_path])
+    assert [(run.group, run.name) for run in reading.runs] == [("a", "task"), ("b", "task")]
+    assert reading.copies == 1
+
+
 def test_a_weak_policy_wanders_and_a_strong_one_does_not() -> None:
     strong = policy([(f"sed -n {n}p report.txt", 0) for n in range(12)])
     weak = policy([("cat missing.txt", 1)] * 9 + [("ls", 0), ("pwd", 0), ("date", 0)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -135,6 +136,8 @@ def test_exact_set_f1_and_rouge() -> None:
     assert set_f1("A, B, C, D", "A").value == 0.4
     assert set_f1("x", "y").value == 0
     assert set_f1("x", " ").value is None
+    assert set_f1("The correct options are A, B and D.", "A, B, D").value == 1
+    assert set_f1("options, futures", "options, futures").value == 1
     assert rouge_l("the cat sat", "the cat sat").value == 1
     assert rouge_l("running cats", "run cat").value == 1  # stemmed
     assert rouge_l("a b c d", "a c").value == pytest.approx(2 * 0.5 * 1 / 1.5)
@@ -145,6 +148,7 @@ def test_exact_set_f1_and_rouge() -> None:
     ("answer", "gold", "expected"),
     [("\\boxed{588}", "588", 1), ("588", "588", 1), ("first \\boxed{1} then \\boxed{588}", "588", 0),
      ("first \\boxed{1}, wait: \\boxed{588}", "588", 1), ("\\boxed{1}. Final answer: \\boxed{588}", "588", 1),
+     ("5!", "120", 1), ("5!", "5", 1), ("5!", "24", 0),
      ("\\boxed{588} or \\boxed{589}", "588", 0), ("\\boxed{\\frac{1}{2}}", "0.5", 1),
      ("\\boxed{\\frac{\\sqrt{8}}{2}}", "\\sqrt{2}", 1),
      ("<think>\\boxed{588}</think>\\boxed{3}", "588", 0), ("no idea", "588", 0), ("\\boxed{}", "588", 0),
@@ -326,6 +330,8 @@ def test_constraints_that_cannot_be_checked_are_unscored_and_not_zero(gold: str)
      ({"qa_type": "single_choice"}, "B", "B", 1), ({"qa_type": "multiple_choice"}, "A, B", "B, A", 1),
      ({"qa_type": "free_form"}, "the cat", "the cat", 1), ({"qa_type": "free_form"}, "\\boxed{0.5}", "1/2", 1),
      ({"qa_type": "free_form"}, "apples, pears", "apples, pears", 1),
+     ({"qa_type": "single_choice"}, "K. mercury", "K", 1), ({"qa_type": "single_choice"}, "L. zinc", "K", 0),
+     ({"qa_type": "multiple_choice"}, "A) tin, M) lead", "A, M", 1),
      # as the paper's package decides
      ({"qa_type": "multiple choice"}, "The answer is B", "B", 1), ({"qa_type": "Multiple Choice"}, "C", "B", 0),
      ({"qa_type": "multiple_choice_single_answer"}, "(B)", "B", 1), ({"qa_type": "multiple choice"}, "3", "3", 1),
@@ -342,6 +348,26 @@ def test_training_tasks_are_routed(row: dict[str, str], answer: str, gold: str, 
 
 
 ROW = Row("1", "What?", "2")
+
+
+@pytest.mark.parametrize(
+    ("gold", "wrong"),
+    [
+        ("O+", "O-"),
+        ("Na+", "Na"),
+        ("B+", "B"),
+        ("C#", "C"),
+        ("C++", "C"),
+        ("F", "F#"),
+        (".5", "5"),
+        ("5", ".5"),
+    ],
+)
+def test_a_sign_at_the_end_or_a_point_at_the_beginning_is_part_of_an_answer(gold: str, wrong: str) -> None:
+    for scorer in ("exact", "routed"):
+        for form, answer in itertools.product(("{}", "**{}**.", "The answer is {}."), (gold, wrong)):
+            scored = score_row(scorer, form.format(answer), gold, {"qa_type": "free_form"})
+            assert scored.value == (answer == gold), (scorer, form, answer)
 
 
 def test_scorers_have_a_process_that_can_be_killed(tmp_path: Path) -> None:

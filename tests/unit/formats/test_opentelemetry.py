@@ -162,6 +162,12 @@ class Receiver(BaseHTTPRequestHandler):
         kind, key = self.headers["Content-Type"], self.headers["Authorization"]
         self.server.got.append((self.path, kind, key, body))
         self.send_response(self.server.status)
+        self.send_header("Location", "/sign-in")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -222,6 +228,15 @@ def test_a_refusal_names_the_remedy(collector: Collector, status: int, hint: str
         opentelemetry.send(opentelemetry.write(run()), address)
     assert "secret" not in str(caught.value)
     assert collector.got[0][2] == "Basic bmFtZTpzZWNyZXQ="
+
+
+def test_a_redirect_is_no_success(collector: Collector) -> None:
+    """A sign-in in front of a collector redirects: urllib would get its page, and send no spans."""
+    collector.status = 302
+    with pytest.raises(
+        ValueError, match=r"refused the spans \(302 Found\)\. Give the address to which it redirects\."
+    ):
+        opentelemetry.send(opentelemetry.write(run()), collector.address)
 
 
 def test_a_server_without_http_is_no_collector() -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.formats import received
+from llm_sandbox_nb.formats import inspect_log, received
 from llm_sandbox_nb.formats.entries import REST
 from llm_sandbox_nb.formats.records import NoRecordError, read_bytes, read_file, read_run, split_name
 from llm_sandbox_nb.runs.run import Run
@@ -133,6 +134,10 @@ RESPONSES = {
     ],
 }
 
+MINI_CALL = {"role": "assistant", "content": "```bash\nls\n```"}
+SWE_STEP = {"action": "ls", "observation": "3"}
+SEED_STEP = {"thought": "", "action": {"function": "bash", "parameters": {}}, "observation": "3"}
+
 
 @pytest.mark.parametrize(
     ("content", "form"),
@@ -230,6 +235,24 @@ def test_odd_numbers_do_not_count() -> None:
     found = read({**ATIF, "steps": [step]})
     assert found.usage.total_tokens == 0
     assert found.usage.cost is None
+    stats = {"tokens_sent": -5, "tokens_received": 2**70, "instance_cost": "x"}
+    end = read({"trajectory": [SWE_STEP], "info": {"exit_status": "submitted", "model_stats": stats}}).finish
+    assert end is not None
+    assert (end.usage.total_tokens, end.usage.cost) == (0, None)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"info": {}, "messages": [MINI_CALL, {"role": "user", "content": "<output>" * 50_000}]},
+        {"problem_statement": "?", "steps": [{**SEED_STEP, "observation": " " * 200_000}]},
+    ],
+    ids=["mini-swe-agent", "llm-in-sandbox"],
+)
+def test_the_time_to_read_a_hostile_output_grows_with_its_length_only(content: Any) -> None:
+    started = time.process_time()
+    assert len(read(content).steps) == 1
+    assert time.process_time() - started < 5
 
 
 def test_a_rest_cannot_lead_out_of_its_run() -> None:
@@ -250,6 +273,19 @@ def archive(**files: bytes) -> bytes:
     return made.getvalue()
 
 
+ARRAYS = b"[" + b"[]," * 1_500_000 + b"[]]"
+
+
+def test_branches_repeat_a_limited_number_of_messages() -> None:
+    """A few bytes could ask for the whole conversation again, any number of times."""
+    pytest.importorskip("inspect_ai")
+    branches = [{"shared": 1001, "messages": []}] * 1000
+    own = {"metadata": {REST: {"run_id": "r", "branches": branches}}}
+    messages = [{"role": "user", "content": "x"}] * 1000
+    with pytest.raises(ValueError, match="its branches have more than 200,000 messages"):
+        inspect_log.sample_events({"messages": messages, **own}, "m", "run")
+
+
 def test_an_archive_that_is_not_a_log() -> None:
     assert "a ZIP archive" in refused(archive(other=b"{}"))
 
@@ -259,11 +295,15 @@ def test_an_archive_that_is_not_a_log() -> None:
     [
         (archive(header=b"{}", samples__1_epoch_1=b"[" * 100_000 + b"]" * 100_000), "too deeply"),
         (archive(header=b"{" * 5_000_000), "objects and arrays"),
+        (
+            archive(header=b"{}", samples__1=ARRAYS, samples__2=ARRAYS, samples__3=ARRAYS),
+            "objects and arrays",
+        ),
         (archive(header=b'{"version": 2}'), "Inspect cannot read it"),
         (archive(header=b"{}")[:-40], "a ZIP archive"),
         (b'{"version": 2, "eval": 3, "samples": []}', "Inspect cannot read it"),
     ],
-    ids=["deep", "many", "empty", "cut", "json"],
+    ids=["deep", "many", "many together", "empty", "cut", "json"],
 )
 def test_a_damaged_log_is_one_sentence(data: bytes, why: str) -> None:
     pytest.importorskip("inspect_ai")
@@ -319,6 +359,8 @@ def test_the_bound_on_objects_stops_the_reader(monkeypatch: pytest.MonkeyPatch) 
     data = b"[" + b"{}," * 100 + b"{}]"
     monkeypatch.setattr(received, "MAX_CONTAINERS", 50)
     assert "more than 50 objects" in refused(data)
+    lines = b"\n".join([b"[" + b"{}," * 30 + b"{}]"] * 3)
+    assert "more than 50 objects" in refused(lines)
     monkeypatch.setattr(received, "MAX_CONTAINERS", 500)
     assert "a list of JSON objects" in refused(data)
 

@@ -101,6 +101,25 @@ def test_a_record_that_was_read_is_written_the_same_again() -> None:
         assert write_record(again.trajectory, "atif") == [atif]
 
 
+@pytest.mark.parametrize("form", LOSSLESS)
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"trajectory": [{"action": "ls", "observation": "3"}], "history": [{"role": "exit", "content": "?"}]},
+        {
+            "problem_statement": "?",
+            "steps": [{"thought": "", "action": {}, "observation": "", "metadata": {"exec_time": "NaN"}}],
+        },
+    ],
+    ids=["role", "time"],
+)
+def test_an_odd_record_survives_a_round_trip(content: Any, form: str) -> None:
+    (odd,) = read_bytes(json.dumps(content).encode(), "x")
+    (again,) = read_bytes(write_record(odd.trajectory, form)[0], "x")
+    assert lines(again.trajectory.events) == lines(odd.trajectory.events)
+    assert write_record(odd.trajectory, "opentelemetry")
+
+
 def test_a_shared_step_is_marked_in_the_second_file_only() -> None:
     run = next(run for run in format_table.runs() if len(run.branches) > 1 and len(run.steps) > 1)
     first, second = (json.loads(data)["steps"] for data in write_record(run, "atif")[:2])

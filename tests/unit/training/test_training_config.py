@@ -68,6 +68,9 @@ def test_changes_replace_keys() -> None:
         ({"objective": {"learning_rate": "fast"}}, "learning_rate has to be a number, not 'fast'"),
         ({"objective": {"learning_rate": float("nan")}}, "learning_rate has to be more than zero, not nan"),
         ({"objective": {"learning_rate": float("inf")}}, "learning_rate has to be more than zero, not inf"),
+        ({"seed": -1}, "seed has to be at least zero, not -1"),
+        ({"seed": 2**32}, r"seed has to be less than 2\*\*32, not 4294967296"),
+        ({"validation": {"repeats": 0}}, r"validation\.repeats has to be more than zero, not 0"),
         ({"data": {"count": -5}}, r"data\.count has to be at least zero, not -5"),
         ({"record": {"keep": -1}}, r"record\.keep has to be at least zero, not -1"),
         ({"rollouts": {"top_p": 2}}, r"rollouts\.top_p has to be more than zero and at most 1, not 2"),
@@ -187,6 +190,8 @@ def test_missing_or_too_little_data(tmp_path: Path) -> None:
     file.write_text('{"id": "a", "problem_statement": "?", "ground_truth": "x"}\n')
     with pytest.raises(ConfigError, match="There are 1 rows and a step needs 8"):
         task_and_rows(make_config({"model": {"path": "m"}, "data": {"rows": str(file)}}))
+    with pytest.raises(ConfigError, match="There are 3 rows and a step needs 4"):
+        task_and_rows(load_config("tiny-cpu.yaml", {"data.count": 3}))
 
 
 def test_without_torch_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

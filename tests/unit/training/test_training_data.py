@@ -399,6 +399,17 @@ def test_a_question_that_tells_or_cannot_be_answered_is_left_out(tmp_path: Path)
     assert not list((tmp_path / "out").iterdir())
 
 
+def test_answers_are_found_in_texts_without_blanks(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("日本の首都は東京です。", "utf-8")
+    (tmp_path / "b.txt").write_text("東京には川があります。", "utf-8")
+    asked = {"document": "a.txt", "type": "extraction", "answer": "東京"}
+    ask(tmp_path, {**asked, "question": "首都はどこですか。"}, {**asked, "question": "東京はどこですか。"})
+    (row,), statistics = built(tmp_path, tmp_path / "out")
+    assert list(row.input_files) == ["a.txt"], "the other document has the answer"
+    assert statistics.left_out == {"its answer is in the question": 1}
+    assert not contains_words("東京です", "京都")
+
+
 def test_domains_with_a_reward_of_their_own_do_not_change_the_reward(tmp_path: Path) -> None:
     (tmp_path / "chem").mkdir()
     (tmp_path / "chem" / "a.txt").write_text("The colour is deep blue.")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from llm_sandbox_nb.training.generation import BatchGenerator, Generated
+from llm_sandbox_nb.training.policy import LocalGenerator, Sampling
 
 
 def answered(
@@ -95,3 +97,52 @@ def test_a_failure_is_raised_in_the_server_and_in_requests() -> None:
     with pytest.raises(ValueError, match="no memory"):
         answered(work, fail=True)
     assert "no memory" in str(told[0])
+
+
+class Model:
+    """Stand-in of a model, whose first reply fails like that of a model with too few positions for its prompt."""
+
+    device = "cpu"
+
+    def __init__(self) -> None:
+        self.moved: list[str] = []
+
+    def to(self, device: str) -> Model:
+        self.moved.append(device)
+        return self
+
+    def eval(self) -> None:
+        self.failures = [IndexError("index out of range in self")]
+
+    def generate(self, *, input_ids: Any, max_new_tokens: int, **_: Any) -> Any:
+        if self.failures:
+            raise self.failures.pop()
+        return torch().cat([input_ids, torch().full((len(input_ids), max_new_tokens), 7)], dim=1)
+
+
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+TOKENIZER = SimpleNamespace(eos_token_id=1, pad_token_id=0)
+
+
+def test_any_failure_of_a_model_fails_one_batch_only() -> None:
+    torch()
+
+    async def work() -> Generated:
+        with pytest.raises(RuntimeError, match="index out of range"):
+            await generator.generate([5, 6], 2)
+        async with asyncio.timeout(60):
+            return await generator.generate([5, 6], 2)
+
+    with LocalGenerator(Model(), TOKENIZER, Sampling()) as generator:
+        assert asyncio.run(work()).ids == (7, 7)
+
+
+def test_a_policy_samples_on_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model()
+    for device, there in (("cpu", True), ("auto", False), ("auto", True)):
+        monkeypatch.setattr(torch().cuda, "is_available", lambda there=there: there)
+        LocalGenerator(model, TOKENIZER, Sampling(), device=device)
+    assert model.moved == ["cuda"]

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from training_records import figures
+from training_records import row as rollout_row
 
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.benchmark.digests import signed
-from llm_sandbox_nb.benchmark.results import Result, ResultsError, write_result
+from llm_sandbox_nb.benchmark.results import Result, ResultsError, append_line, write_result
 from llm_sandbox_nb.benchmark.results_folder import counted_results
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.task import load_task
+from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.training.config import TrainingConfig, load_config, make_config
-from llm_sandbox_nb.training.evaluation import EvaluationPlan, check_evaluation
+from llm_sandbox_nb.training.edited_rollouts import reward_of
+from llm_sandbox_nb.training.evaluation import EvaluationPlan, check_evaluation, differences
 from llm_sandbox_nb.training.policy import Sampling
-from llm_sandbox_nb.training.record import RecordError, TrainingRecord
+from llm_sandbox_nb.training.record import TABLE, RecordError, TrainingRecord
 from llm_sandbox_nb.training.training_run import input_digests, task_and_rows
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 
 def test_a_training_is_not_resumed_with_other_rows_or_another_reward(tmp_path: Path) -> None:
@@ -50,6 +54,15 @@ def test_a_training_is_not_resumed_with_other_rows_or_another_reward(tmp_path: P
             made.check_inputs(digests(**changed))
 
 
+def test_a_rollout_whose_row_was_removed_has_no_reward(tmp_path: Path) -> None:
+    record = TrainingRecord.begin(tmp_path / "run", load_config("tiny-cpu.yaml"))
+    record.step_folder(2).mkdir(parents=True)
+    known = rollout_row(0, "removed", 1.0)
+    append_line(record.step_folder(2) / TABLE, asdict(known))
+    with pytest.raises(RecordError, match=r"Row removed of the training in .* no longer exists"):
+        reward_of(Run(record.folder / known.run, Trajectory()))
+
+
 def test_an_evaluation_is_not_mixed_with_another_policy_or_other_rows(tmp_path: Path) -> None:
     task, out = load_task("demo"), tmp_path / "out"
     config = load_config("tiny-cpu.yaml")
@@ -75,6 +88,20 @@ def test_an_evaluation_is_not_mixed_with_another_policy_or_other_rows(tmp_path: 
     (tmp_path / "policy" / "model.safetensors").write_bytes(b"WEIGHTS")
     with pytest.raises(ResultsError, match="holds results with weights"):
         check_evaluation(plan(), path, out)
+
+
+def test_a_change_is_that_of_the_evaluated_task(tmp_path: Path) -> None:
+    """A folder may have the results of several tasks, one evaluation after the other."""
+    names = {"before": 0.0, "after": 1.0}
+    for task, gain in (("math", 1.0), ("demo", 0.0)):
+        for name, score in names.items():
+            row = Row("1", f"A question of {task}?", "1")
+            write_result(tmp_path / name, Result(task, "llm", row.id, 0, score * gain, problem=row.problem))
+    config = load_config("tiny-cpu.yaml")
+    policies = dict.fromkeys(names, "")
+    plan = EvaluationPlan(policies, load_task("math"), [], ["llm"], 1, config, tmp_path, Sampling())
+    ((_, _, change),) = differences(plan)
+    assert (change.items, change.delta.mean) == (1, 1.0)
 
 
 def _limits(config: TrainingConfig) -> RunLimits:

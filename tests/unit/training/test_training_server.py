@@ -66,9 +66,11 @@ def told(ids: list[int]) -> dict[str, Any]:
     return {"choices": [{"token_ids": ids, "logprobs": {"token_logprobs": [-0.5 for _ in ids]}}]}
 
 
-def generate(address: str, *prompts: list[int], limit: int = 20) -> list[Generated]:
+def generate(
+    address: str, *prompts: list[int], limit: int = 20, sampling: Sampling = Sampling(0.7, 0.9, 20)
+) -> list[Generated]:
     async def ask() -> list[Generated]:
-        async with ServerGenerator(address, Sampling(0.7, 0.9, 20), 60.0) as generator:
+        async with ServerGenerator(address, sampling, 60.0) as generator:
             return list(await asyncio.gather(*(generator.generate(prompt, limit) for prompt in prompts)))
 
     return asyncio.run(ask())
@@ -83,6 +85,15 @@ def test_ids_go_in_and_come_out_as_they_are(server: Callable[[Answer], StandIn])
     assert (request["prompt"], request["max_tokens"]) == ([5, 6, 7], 20)
     assert (request["temperature"], request["top_p"], request["top_k"]) == (0.7, 0.9, 20)
     assert request["return_token_ids"] is True
+
+
+def test_the_defaults_of_the_served_model_change_no_sampling(server: Callable[[Answer], StandIn]) -> None:
+    """vLLM takes a setting that a request lacks from the model's generation_config.json."""
+    stand_in = server(lambda *_: (200, told([4])))
+    generate(stand_in.root, [1], sampling=Sampling())
+    (request,) = stand_in.requests
+    wanted = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+    assert {name: request.get(name) for name in wanted} == wanted
 
 
 def test_more_than_the_limit_is_never_taken(server: Callable[[Answer], StandIn]) -> None:

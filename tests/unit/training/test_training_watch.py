@@ -11,9 +11,9 @@ from training_records import figures, row
 from llm_sandbox_nb.benchmark.results import append_line
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.training.config import load_config
-from llm_sandbox_nb.training.record import END, TABLE, TrainingRecord
+from llm_sandbox_nb.training.record import COMPLETE, END, TABLE, TrainingRecord
 from llm_sandbox_nb.training.training_run import no_gradient
-from llm_sandbox_nb.training.watch import follow, step_line
+from llm_sandbox_nb.training.watch import follow, is_over, step_line
 
 
 @pytest.fixture
@@ -97,6 +97,19 @@ def test_steps_after_a_checkpoint_are_forgotten(record: TrainingRecord) -> None:
     record.forget_after(1)
     assert [one["step"] for one in record.steps()] == [1]
     assert not record.step_folder(2).exists()
+
+
+def test_a_training_that_goes_on_has_no_trained_policy(record: TrainingRecord) -> None:
+    """The training ended, and a person raised its steps: the newest checkpoint is its policy until its new end."""
+    for folder in (record.folder / END, record.checkpoints / "checkpoint-2"):
+        folder.mkdir(parents=True)
+        (folder / COMPLETE).touch()
+    record.forget_after(3)
+    assert record.newest_policy() == record.folder / END
+    record.forget_after(2)
+    assert record.newest_policy() == record.checkpoints / "checkpoint-2"
+    record.add_step(figures(3))
+    assert not is_over(record)
 
 
 def test_a_checkpoint_counts_when_it_is_whole(record: TrainingRecord) -> None:
