@@ -168,3 +168,15 @@ async def test_listing(box: Any) -> None:
     await box.run("mkdir many; cd many; seq 1 12000 | xargs touch")
     assert len(await box.list_files("many")) == 10_000
     assert len(await box.list_files("many", limit=7)) == 7
+
+
+@pytest.mark.alike
+@pytest.mark.parametrize(("name", "depth", "listed"), [("d" * 250, 17, 16), ("d", 1100, 1100)])
+async def test_listing_deeper_than_paths_can_be(box: Any, name: str, depth: int, listed: int) -> None:
+    """A folder that no path leads to hides no other file."""
+    script = "import os\nfor _ in range({}): os.mkdir('{}'); os.chdir('{}')\nopen('{}', 'w')"
+    await box.exec(["python3", "-c", script.format(depth, name, name, "f" * 250)])
+    await box.run("touch seen")
+    names = [entry.path.rpartition("/")[2] for entry in await box.list_files(".", depth=5000)]
+    assert "seen" in names
+    assert names.count(name) == listed

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 CHUNK_SIZE = 256 * 1024  # bytes
+MAX_LISTING_BYTES = 64 * 1024 * 1024  # the host accepts no longer answer; further entries are left out
 OPEN_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 OPEN_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 KINDS = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
@@ -199,28 +200,40 @@ def list_files(params: dict[str, Any]) -> dict[str, Any]:
         write_all(1, describe(path, os.lstat(path)))
         return {}
     os.scandir(path).close()
-    left = int(params["limit"])
-    rows = []
+    room, limit = MAX_LISTING_BYTES, int(params["limit"])
+    rows: list[bytes] = []
     for entry in walk(path, int(params["depth"])):
-        if left == 0:
+        if len(rows) >= limit:
             break
         try:
-            rows.append(describe(entry, os.lstat(entry)))
-        except FileNotFoundError:
+            row = describe(entry, os.lstat(entry))
+        except OSError:  # it is gone, or its path is too long
             continue
-        left -= 1
+        room -= len(row)
+        if room < 0:
+            break
+        rows.append(row)
     write_all(1, b"".join(rows))
     return {}
 
 
 def walk(path: bytes, depth: int) -> Iterator[bytes]:
     """Yield the paths below a directory, `depth` levels deep, sorted within each folder. Skip unreadable folders."""
+    todo = [sorted_entries(path)]
+    while todo:
+        entry = next(todo[-1], None)
+        if entry is None:
+            todo.pop()
+            continue
+        yield entry.path
+        if len(todo) < depth and entry.is_dir(follow_symlinks=False):
+            todo.append(sorted_entries(entry.path))
+
+
+def sorted_entries(path: bytes) -> Iterator[os.DirEntry[bytes]]:
+    """Iterate over the entries of a folder, sorted by name. There are none if the folder cannot be read."""
     try:
         with os.scandir(path) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
+            return iter(sorted(found, key=lambda entry: entry.name))
     except OSError:
-        return
-    for entry in entries:
-        yield entry.path
-        if depth > 1 and entry.is_dir(follow_symlinks=False):
-            yield from walk(entry.path, depth - 1)
+        return iter(())

@@ -21,9 +21,11 @@ import pytest
 from support import until
 
 from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv, executor_source
+from llm_sandbox_nb.sandbox.client import MAX_LISTING_BYTES
 from llm_sandbox_nb.sandbox.executor import (
     children,
     disk_watch,
+    files,
     frames,
     light,
     main,
@@ -280,6 +282,20 @@ def test_an_outcome_comes_after_all_its_data_and_in_any_pieces(data_first: bool)
     assert service.events == [b"12", {"n": 1}]
     for fd in (service.data_r, service.data_w, service.outcome_r, service.outcome_w):
         os.close(fd)
+
+
+def test_a_listing_too_long_for_its_answer_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long names that are not UTF-8 take six times as many bytes in the answer, which the host limits."""
+    for number in range(9):
+        (tmp_path / f"{number}").touch()
+    written: list[bytes] = []
+    monkeypatch.setattr(files, "write_all", lambda _, data: written.append(data))
+    params = {"path": str(tmp_path), "depth": 1, "limit": 9}
+    assert files.list_files(params) == {}
+    assert files.MAX_LISTING_BYTES <= MAX_LISTING_BYTES
+    monkeypatch.setattr(files, "MAX_LISTING_BYTES", len(written[0]) - 1)
+    files.list_files(params)
+    assert written[1].splitlines() == written[0].splitlines()[:8]
 
 
 class Waiting:

@@ -164,6 +164,19 @@ def test_odd_rows_of_a_listing(call, tmp_path):
     run(test())
 
 
+def test_changes_that_end_within_a_line():
+    """A program in the sandbox may kill the process that reports them, at any byte."""
+    line = json.dumps(ROWS["changes"]).encode() + b"\n"
+
+    async def use(box, script):
+        changes = await box.changes()
+        assert [change.path for change in changes.files] == ["/x"]
+        assert changes.incomplete == "some changes are missing"
+
+    outcome = {"incomplete": "some changes are missing"}
+    meet(lambda: Script(at_end(lambda number: answer(number, outcome, line + line[:-2]))), use)
+
+
 @pytest.mark.parametrize(("size", "fits"), [(1000, True), (1001, False)])
 def test_output_up_to_its_limit_is_a_result(size, fits):
     async def use(box, script):
