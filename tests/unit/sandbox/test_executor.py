@@ -34,9 +34,12 @@ from llm_sandbox_nb.sandbox.executor import (
     request,
 )
 from llm_sandbox_nb.sandbox.executor.children import ChildRequest, ExecRequest, FileRequest, ServiceProcess
-from llm_sandbox_nb.sandbox.executor.event_loop import EventLoop
+from llm_sandbox_nb.sandbox.executor.event_loop import EventLoop, Timer
 from llm_sandbox_nb.sandbox.executor.history import CheckpointRequest, HistoryService
+from llm_sandbox_nb.sandbox.executor.frames import quietly_close
 from llm_sandbox_nb.sandbox.executor.mounts import Epoch
+from llm_sandbox_nb.sandbox.executor.shell import Shell, ShellCommand
+from llm_sandbox_nb.sandbox.protocol.channel import GRACE
 from llm_sandbox_nb.sandbox.protocol.frames import Kind
 
 FOLDER = Path(main.__file__).parent
@@ -332,6 +335,39 @@ def test_a_request_that_ends_before_it_begins_says_why(
     waiting.begin()
     getattr(waiting, end)()
     assert executor.answers == [answer]
+
+
+class Clock(Waiting):
+    """An executor whose timers a test calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timers: list[tuple[float, Any]] = []
+        self.holds: set[str] = set()
+
+    def watch_output(self, fd: int, handler: Any) -> None:
+        """Watch nothing."""
+
+    def after(self, delay: float, action: Any) -> Timer:
+        self.timers.append((delay, action))
+        return Timer(delay, action)
+
+
+@pytest.mark.parametrize("timeout", [0, 3.0])
+def test_a_command_that_no_shell_begins_is_answered_before_the_host_gives_up(timeout: float) -> None:
+    """Programs that use up all processes may leave none for a shell."""
+    executor: Any = Clock()
+    shell = Shell(executor)
+    command = ShellCommand(shell, 1, {"op": "run", "timeout": timeout, "output_limit": 9})
+    command.end()
+    ((delay, over),) = executor.timers
+    assert timeout < delay < timeout + GRACE
+    over()
+    (answer,) = executor.answers
+    assert (answer["exit_code"], answer["timed_out"], answer["interrupted"]) == (None, True, False)
+    assert "not started" in answer["notice"]
+    assert shell.queue == []
+    quietly_close(*shell.out, *shell.err)
 
 
 def test_a_checkpoint_that_is_cancelled_before_it_begins_was_interrupted() -> None:
