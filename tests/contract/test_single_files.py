@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import os
+import threading
 import time
 from typing import Any
 
@@ -126,6 +129,44 @@ async def test_a_reader_never_sees_half_a_file(box: Any) -> None:
     await box.write_file("over", b"")
     seen = {tuple(map(int, line.split())) for line in (await watching).stdout.splitlines()}
     assert seen <= {(sizes[0], 1), (sizes[1], 1)}
+
+
+class Slow(io.BytesIO):
+    """A file of which the second half cannot be read before `go` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(bytes(8 * 2**20))
+        self.half_read, self.go = threading.Event(), threading.Event()
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell() >= 4 * 2**20:
+            self.half_read.set()
+            self.go.wait(60)
+        return super().read(size)
+
+
+@pytest.mark.smoke
+async def test_a_cancelled_writing_leaves_nothing(box: Any) -> None:
+    await box.write_file("f", b"old")
+    for path in ("f", "new"):
+        source = Slow()
+        writing = asyncio.create_task(box.write_from(path, source, 8 * 2**20))
+        assert await asyncio.to_thread(source.half_read.wait, 60)
+        writing.cancel()
+        source.go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+    assert (await box.run("cat f; ls -A | grep -v -e input -e documents -e output")).stdout == b"oldf\n"
+
+
+@pytest.mark.isolations("docker")
+@pytest.mark.own_sandbox
+@pytest.mark.sandbox(profile="strict")
+async def test_a_file_of_a_group_to_which_the_user_does_not_belong(box: Any) -> None:
+    await box.run("echo old > f")
+    assert (await box.exec(["sh", "-c", "chgrp 12345 f; chmod 664 f"], user="root")).exit_code == 0
+    await box.write_file("f", b"new")
+    assert (await box.run("cat f; stat -c ' %g' f; ls -A | grep llm-sandbox")).stdout == b"new 12345\n"
 
 
 # In Docker no place is small: /dev/shm is as large as the memory, which is used up first.

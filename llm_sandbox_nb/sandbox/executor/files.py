@@ -125,53 +125,66 @@ def check_replaceable(target: bytes, old: os.stat_result) -> None:
 
 
 def write_beside(params: dict[str, Any], target: bytes, old: os.stat_result | None) -> bool:
-    """Write a new file and rename it over the target. If that is impossible, return False and leave the body unread."""
+    """Write a new file and rename it over the target. If that is impossible, return False and leave the body unread.
+
+    If possible, the file has no name before it is complete, so that nothing is left of it if this process is killed.
+    """
     folder = os.path.dirname(target)
     beside = os.path.join(folder, b".llm-sandbox-%d-%x" % (os.getpid(), time.time_ns()))
     if old is not None and old.st_uid != os.geteuid() and os.geteuid() != 0:
         return False
     try:
-        fd = os.open(beside, OPEN_NEW, 0o666)
+        try:
+            fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        except OSError:  # not every filesystem has files without a name
+            fd = os.open(beside, OPEN_NEW, 0o666)
     except OSError:
         if old is None:
             raise
         return False
     try:
         if old is not None:
-            os.fchown(fd, old.st_uid, old.st_gid)
+            try:
+                os.fchown(fd, old.st_uid, old.st_gid)
+            except PermissionError:  # this user does not belong to the group
+                return False
             os.fchmod(fd, stat.S_IMODE(old.st_mode))
         body_into(fd)
         if not body_complete(params, fd):
             raise fail(errno.EIO, target)
-        move(beside, target, fd, params["exclusive"])
-    except BaseException:
-        os.unlink(beside)
-        raise
+        if params["exclusive"]:
+            link_open(fd, target)
+        else:
+            replace(fd, beside, target)
+    finally:
+        if os.path.lexists(beside):
+            os.unlink(beside)
     return True
 
 
-def move(beside: bytes, target: bytes, fd: int, exclusive: bool) -> None:
-    """Rename the new file to the target, or overwrite a target that is a mount. With `exclusive`, fail if it exists."""
-    if exclusive:
-        os.link(beside, target)
-        os.unlink(beside)
-        return
+def link_open(fd: int, name: bytes) -> None:
+    """Give an open file a name, which must be new."""
+    os.link(b"/proc/self/fd/%d" % fd, name, src_dir_fd=fd)  # without `src_dir_fd`, Python would link the link in /proc
+
+
+def replace(fd: int, beside: bytes, target: bytes) -> None:
+    """Rename the open file, whose name is `beside` if it has one, to the target. Overwrite a target that is a mount."""
+    if not os.fstat(fd).st_nlink:
+        link_open(fd, beside)
     try:
         os.rename(beside, target)
     except OSError as error:
         if error.errno != errno.EBUSY:  # a mounted file, such as /etc/hosts in a container, is busy
             raise
-        os.lseek(fd, 0, os.SEEK_SET)
         copy_over(fd, target)
-        os.unlink(beside)
 
 
 def copy_over(source: int, target: bytes) -> None:
     """Copy the content of an open file into an existing file."""
-    reader = os.open(b"/proc/self/fd/%d" % source, OPEN_READ)
+    os.lseek(source, 0, os.SEEK_SET)
     out = os.open(target, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     while True:
-        data = os.read(reader, CHUNK_SIZE)
+        data = os.read(source, CHUNK_SIZE)
         if not data:
             return
         write_all(out, data)
