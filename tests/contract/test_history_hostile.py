@@ -84,6 +84,27 @@ os.utime("early", ns=({-9 * 10**27}, {-9 * 10**27}))
     assert box.lost is None
 
 
+@pytest.mark.isolations("docker")
+@pytest.mark.sandbox(profile="strict")
+async def test_many_long_paths_that_cannot_be_restored(box: Any) -> None:
+    """The user in the sandbox cannot change root's files. A problem is reported for as many as fit into an answer."""
+    script = """
+import os
+os.chdir("/testbed")
+for _ in range(14):
+    os.makedirs("d" * 250, exist_ok=True)
+    os.chdir("d" * 250)
+for number in range(60):
+    open("f" * 200 + str(number), "a").write("x")
+"""
+    assert (await box.exec(["python3", "-c", script], user="root")).exit_code == 0
+    checkpoint = await box.checkpoint()
+    assert (await box.exec(["python3", "-c", script], user="root")).exit_code == 0
+    restored = await box.restore(checkpoint)
+    assert len(restored.problems) > 5
+    assert [problem[-60:] for problem in restored.problems if "permitted" not in problem] == []
+
+
 async def test_too_many_files(box: Any) -> None:
     root = box.directories.root
     host = Host(box)
