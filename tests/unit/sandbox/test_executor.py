@@ -8,6 +8,7 @@ import json
 import marshal
 import os
 import re
+import socket
 import subprocess
 import sys
 import zlib
@@ -25,6 +26,7 @@ from llm_sandbox_nb.sandbox.client import MAX_LISTING_BYTES
 from llm_sandbox_nb.sandbox.executor import (
     children,
     disk_watch,
+    door,
     files,
     frames,
     light,
@@ -34,7 +36,8 @@ from llm_sandbox_nb.sandbox.executor import (
     request,
 )
 from llm_sandbox_nb.sandbox.executor.children import ChildRequest, ExecRequest, FileRequest, ServiceProcess
-from llm_sandbox_nb.sandbox.executor.event_loop import EventLoop, Timer
+from llm_sandbox_nb.sandbox.executor.door import DoorListener
+from llm_sandbox_nb.sandbox.executor.event_loop import IN, EventLoop, Timer
 from llm_sandbox_nb.sandbox.executor.history import CheckpointRequest, HistoryService
 from llm_sandbox_nb.sandbox.executor.frames import quietly_close
 from llm_sandbox_nb.sandbox.executor.mounts import Epoch
@@ -301,6 +304,48 @@ def test_a_listing_too_long_for_its_answer_is_cut(tmp_path: Path, monkeypatch: p
     assert written[1].splitlines() == written[0].splitlines()[:8]
 
 
+def test_no_handler_gets_an_event_of_an_earlier_file_with_its_number() -> None:
+    """Such a handler would read where there is nothing to read, and might wait for ever."""
+    loop = EventLoop()
+    called: list[str] = []
+    (first, _), (second, _), (unready, _) = pipes = [os.pipe() for _ in range(3)]
+    os.write(pipes[0][1], b"x")
+    os.write(pipes[1][1], b"x")
+
+    def replace(other: int) -> None:
+        called.append("first")
+        loop.unwatch(other)
+        os.dup2(unready, other)
+        loop.watch(other, IN, lambda _: called.append("stale"))
+
+    loop.watch(first, IN, lambda _: replace(second))
+    loop.watch(second, IN, lambda _: replace(first))
+    loop.wait(0)
+    assert called == ["first"]
+    loop.poll.close()
+    quietly_close(*(end for pipe in pipes for end in pipe))
+
+
+def test_connections_that_waited_when_the_listener_was_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host accepts them. The timer that would close them must not end the executor."""
+    executor: Any = Clock()
+    executor.watch = executor.unwatch = lambda *_: None
+    here, there = socket.socketpair()
+    with here, there, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        monkeypatch.setattr(door, "HANDED", here.fileno())
+        listener = DoorListener(executor)
+        assert listener.open(port)
+        listener.knocked()
+        listener.hand_out()
+        for timer in executor.begun:
+            if timer.action:
+                timer.action()
+        assert listener.timer is None
+
+
 class Waiting:
     """An executor whose files are on hold."""
 
@@ -343,6 +388,7 @@ class Clock(Waiting):
     def __init__(self) -> None:
         super().__init__()
         self.timers: list[tuple[float, Any]] = []
+        self.begun: list[Timer] = []
         self.holds: set[str] = set()
 
     def watch_output(self, fd: int, handler: Any) -> None:
@@ -350,7 +396,8 @@ class Clock(Waiting):
 
     def after(self, delay: float, action: Any) -> Timer:
         self.timers.append((delay, action))
-        return Timer(delay, action)
+        self.begun.append(Timer(delay, action))
+        return self.begun[-1]
 
 
 @pytest.mark.parametrize("timeout", [0, 3.0])
