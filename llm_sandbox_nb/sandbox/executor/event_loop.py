@@ -98,5 +98,7 @@ class EventLoop:
         self.registered.clear()
         for fd, events in found:
             handler = self.handlers.get(fd)
-            if handler and fd not in self.registered:  # else it is an event of a closed file that had this number
+            if (
+                handler and fd not in self.registered
+            ):  # else it is an event of a closed file that had this number
                 handler(events)

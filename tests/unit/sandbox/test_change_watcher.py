@@ -93,7 +93,7 @@ def reports(tracker: ChangeTracker, monkeypatch: pytest.MonkeyPatch) -> list[tup
     lines: list[bytes] = []
     monkeypatch.setattr(change_watcher, "write_all", lambda _, line: lines.append(line))
     tracker.report_changes()
-    return [(row[1], os.path.basename(row[0])) for row in map(json.loads, lines)]
+    return [(row[1], Path(row[0]).name) for row in map(json.loads, lines)]
 
 
 def test_a_scan_that_ends_early_makes_no_file_look_new(

@@ -38,8 +38,8 @@ from llm_sandbox_nb.sandbox.executor import (
 from llm_sandbox_nb.sandbox.executor.children import ChildRequest, ExecRequest, FileRequest, ServiceProcess
 from llm_sandbox_nb.sandbox.executor.door import DoorListener
 from llm_sandbox_nb.sandbox.executor.event_loop import IN, EventLoop, Timer
-from llm_sandbox_nb.sandbox.executor.history import CheckpointRequest, HistoryService
 from llm_sandbox_nb.sandbox.executor.frames import quietly_close
+from llm_sandbox_nb.sandbox.executor.history import CheckpointRequest, HistoryService
 from llm_sandbox_nb.sandbox.executor.mounts import Epoch
 from llm_sandbox_nb.sandbox.executor.shell import Shell, ShellCommand
 from llm_sandbox_nb.sandbox.protocol.channel import GRACE

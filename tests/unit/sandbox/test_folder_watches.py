@@ -565,15 +565,14 @@ def test_no_report_is_longer_than_the_host_accepts(tmp_path: Path, monkeypatch: 
     most, margin = 20_000, 3_000
     monkeypatch.setattr(filesystem_scan, "MAX_REPORT_BYTES", most)
     monkeypatch.setattr(filesystem_scan, "MAX_NAMES_BYTES", most // 2)
-    folder = os.fsencode(tmp_path) + b"/folder"
-    os.mkdir(folder)
+    (tmp_path / "folder").mkdir()
     for number in range(40):
-        os.close(os.open(folder + b"/%02d" % number + b"\xff" * 100, os.O_CREAT))
+        (tmp_path / "folder" / (f"{number:02}" + "\udcff" * 100)).touch()
     first, told = report(tmp_path, {})
     assert 5 < len(told.entries) < 20
     assert filesystem_scan.TOO_LONG in first.shortfall.text()
-    for name in os.listdir(folder):
-        os.unlink(folder + b"/" + name)
+    for path in (tmp_path / "folder").iterdir():
+        path.unlink()
     (tmp_path / "a").write_text("several names")
     for number in range(60):
         os.link(tmp_path / "a", tmp_path / f"link{number}")

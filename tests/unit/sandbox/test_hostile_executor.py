@@ -344,7 +344,9 @@ def test_a_bad_greeting(greeting):
 def test_directories_that_cannot_be_made():
     async def use(script):
         script.facts = {"failed": [{"kind": "os", "errno": 30, "path": "/x"}]}
-        with pytest.raises(SandboxError, match=r"cannot make its directories .*: Read-only file system: '/x'\.$"):
+        with pytest.raises(
+            SandboxError, match=r"cannot make its directories .*: Read-only file system: '/x'\.$"
+        ):
             await script.sandbox().start()
 
     assert wait_for(use, lambda: Script(silent))[0].killed == 1
