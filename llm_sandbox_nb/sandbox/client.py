@@ -26,6 +26,7 @@ from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.history.checkpointing_sandbox import CheckpointingSandbox
 from llm_sandbox_nb.sandbox.history.sandbox_history import SandboxHistory
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
+from llm_sandbox_nb.sandbox.options import check_environment
 from llm_sandbox_nb.sandbox.protocol.answers import (
     CommandOutput,
     Gathered,
@@ -140,9 +141,13 @@ class ChannelSandbox(CheckpointingSandbox):
         failed = self.executor.get("failed")
         if failed:
             await self.close()
-            raise SandboxError(
-                f"The sandbox cannot make its directories below {self.directories.root}: {failed[0]}."
-            )
+            try:
+                raise_error({"error": failed[0] or {}}, "")
+            except OSError as error:
+                raise SandboxError(
+                    f"The sandbox cannot make its directories below {self.directories.root}: "
+                    f"{error.strerror}: {error.filename!r}."
+                ) from error
 
     @property
     def greeting(self) -> dict[str, Any]:
@@ -204,8 +209,9 @@ class ChannelSandbox(CheckpointingSandbox):
         """See `Sandbox.exec`."""
         if isinstance(argv, str) or not argv:
             raise ValueError("argv must be a list of at least one string.")
-        if any("\0" in word for word in [*argv, *(env or {}), *(env or {}).values()]):
-            raise ValueError("An argument or environment variable cannot contain a NUL byte.")
+        if any("\0" in word for word in argv):
+            raise ValueError("An argument cannot contain a NUL byte.")
+        check_environment(env or {})
         output = CommandOutput(output_limit, on_output)
         params = {
             "op": "exec",
@@ -339,7 +345,8 @@ class ChannelSandbox(CheckpointingSandbox):
             {"op": "changes", "timeout": CHANGES_TIMEOUT}, sink=listing.take, timeout=CHANGES_TIMEOUT
         )
         raise_error(answer, self.directories.root)
-        rows = listing.bytes().splitlines()
+        # A program in the sandbox may kill the process that lists the changes in the middle of a line.
+        rows = listing.bytes().rpartition(b"\n")[0].splitlines()
         return self._parse(lambda: changes_of(rows, answer))
 
     async def renew(self) -> dict[str, str]:

@@ -86,7 +86,7 @@ class SandboxOptions:
                 f"isolation {isolation.name!r} has no network {self.network!r}: use another isolation, or {possible}."
             )
         _check_limits(self.resources)
-        _check_environment(self.env)
+        check_environment(self.env)
 
     def _check_allowed(self) -> None:
         allow, secrets = checked_entries(self.allow), parse_secrets(self.secrets)
@@ -219,7 +219,8 @@ def _check_limits(limits: Limits) -> None:
             raise ValueError(f"The limit {name} is {value:g}; give at most {maximum}, or None for no limit.")
 
 
-def _check_environment(env: Mapping[str, str]) -> None:
+def check_environment(env: Mapping[str, str]) -> None:
+    """Raise ValueError for variables that no program can get."""
     for name, value in env.items():
         if not name or "=" in name or "\0" in name + value:
             raise ValueError(

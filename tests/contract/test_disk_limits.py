@@ -37,6 +37,25 @@ for number in range(1000):
     os.unlink(f"held{number}")
     time.sleep(.05)
 """
+# Stops every child that the executor makes while this program writes.
+HINDER = """
+import os, signal
+def parent(pid):
+    try:
+        return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+executor = parent(os.getppid())
+older = set(os.listdir("/proc"))
+with open("large", "wb") as file:
+    while True:
+        for name in set(os.listdir("/proc")) - older:
+            if name.isdigit() and parent(name) == executor:
+                os.kill(int(name), signal.SIGSTOP)
+        if file.tell() < 400 * 2**20:
+            file.write(bytes(2**20))
+            file.flush()
+"""
 
 
 @bounded
@@ -85,6 +104,15 @@ async def test_bytes_are_bounded_also_among_hundreds_of_processes(box: Any) -> N
     await box.run("for i in $(seq 250); do sleep infinity & done; disown -a")
     result = await box.run(WRITE.format("large"), timeout=600)
     assert result.exit_code == 137
+    assert "limit of 100.0 MB" in result.notice
+
+
+@bounded
+@pytest.mark.smoke
+async def test_commands_cannot_stop_the_count(box: Any) -> None:
+    await box.write_file("hinder.py", HINDER.encode())
+    result = await box.run("python3 hinder.py", timeout=60)
+    assert (result.exit_code, result.timed_out) == (137, False)
     assert "limit of 100.0 MB" in result.notice
 
 

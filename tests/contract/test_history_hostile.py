@@ -55,6 +55,56 @@ async def test_a_killed_one_answers_the_request_under_way(box: Any) -> None:
     assert len(host.content("/testbed/big")) == 60_000_000
 
 
+@pytest.mark.isolations("docker", "bubblewrap")
+async def test_values_that_only_files_in_memory_have(box: Any) -> None:
+    """The kernel keeps times, sizes and attributes for them that no disk holds; to report them must end nothing."""
+    script = f"""
+import contextlib, os
+os.chdir("/dev/shm")
+open("f", "w").close()
+for name, size in (("user.a", 60_000), ("user.b", 9), ("user.c", 60_000)):
+    with contextlib.suppress(OSError):
+        os.setxattr("f", name, bytes(size))
+with contextlib.suppress(OSError):
+    os.truncate("f", {7 * 2**60})
+os.utime("f", ns=({9 * 10**27}, {9 * 10**27}))
+open("early", "w").close()
+os.utime("early", ns=({-9 * 10**27}, {-9 * 10**27}))
+"""
+    shown = "stat -c '%n %Y' /dev/shm/*"
+    await box.exec(["python3", "-c", script])
+    before = (await box.run(shown)).text
+    assert str(9 * 10**18) in before, "the canary"
+    checkpoint = await box.checkpoint()
+    listed = {entry.path: entry.mtime for entry in await box.list_files("/dev/shm")}
+    assert listed == {"/dev/shm/f": 9e18, "/dev/shm/early": -9e18}
+    await box.run("rm /dev/shm/early")
+    await box.restore(checkpoint)
+    assert (await box.run(shown)).text == before
+    assert box.lost is None
+
+
+@pytest.mark.isolations("docker")
+@pytest.mark.sandbox(profile="strict")
+async def test_many_long_paths_that_cannot_be_restored(box: Any) -> None:
+    """The user in the sandbox cannot change root's files. A problem is reported for as many as fit into an answer."""
+    script = """
+import os
+os.chdir("/testbed")
+for _ in range(14):
+    os.makedirs("d" * 250, exist_ok=True)
+    os.chdir("d" * 250)
+for number in range(60):
+    open("f" * 200 + str(number), "a").write("x")
+"""
+    assert (await box.exec(["python3", "-c", script], user="root")).exit_code == 0
+    checkpoint = await box.checkpoint()
+    assert (await box.exec(["python3", "-c", script], user="root")).exit_code == 0
+    restored = await box.restore(checkpoint)
+    assert len(restored.problems) > 5
+    assert [problem[-60:] for problem in restored.problems if "permitted" not in problem] == []
+
+
 async def test_too_many_files(box: Any) -> None:
     root = box.directories.root
     host = Host(box)

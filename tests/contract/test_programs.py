@@ -85,8 +85,12 @@ async def test_working_directory_and_environment(box: Any) -> None:
     assert result.stdout.decode() == f"{root}\na b-\n"
     assert (await box.exec(["pwd"], cwd="input")).stdout.decode() == f"{root}/input\n"
     assert (await box.exec(["pwd"], cwd="/usr")).stdout == b"/usr\n"
-    with pytest.raises(FileNotFoundError, match="missing"):
-        await box.exec(["pwd"], cwd="missing")
+    for name in ("", "A=B"):
+        with pytest.raises(ValueError, match="cannot be an environment variable"):
+            await box.exec(["pwd"], env={name: "x"})
+    for missing in ("missing", "a}{b"):
+        with pytest.raises(FileNotFoundError, match=missing):
+            await box.exec(["pwd"], cwd=missing)
     with pytest.raises(NotADirectoryError):
         await box.exec(["pwd"], cwd="/etc/passwd")
 

@@ -217,6 +217,18 @@ async def test_private_descriptors_are_out_of_reach(box: Any) -> None:
     assert (await box.run("echo here")).stdout == b"here\n"
 
 
+@pytest.mark.isolations("docker")
+@pytest.mark.own_sandbox
+async def test_a_shell_that_cannot_be_started_again(box: Any) -> None:
+    await box.run("mv $(readlink -f $(type -P bash)) /tmp/moved; exit")
+    result = await box.run("echo never", timeout=1)  # a time-out is what is tested
+    assert (result.exit_code, result.timed_out, result.stdout) == (None, True, b"")
+    assert "not started" in result.notice
+    moved = await box.exec(["sh", "-c", "mv /tmp/moved /usr/bin/bash"])
+    assert (moved.exit_code, moved.text) == (0, "")
+    assert (await box.run("echo again")).stdout == b"again\n"
+
+
 @pytest.mark.own_sandbox
 async def test_a_shell_whose_own_functions_are_replaced(box: Any) -> None:
     """The report of a command cannot be forged; a shell that reports nothing more is interrupted and replaced."""

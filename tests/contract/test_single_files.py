@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import os
+import threading
 import time
 from typing import Any
 
@@ -128,6 +131,44 @@ async def test_a_reader_never_sees_half_a_file(box: Any) -> None:
     assert seen <= {(sizes[0], 1), (sizes[1], 1)}
 
 
+class Slow(io.BytesIO):
+    """A file of which the second half cannot be read before `go` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(bytes(8 * 2**20))
+        self.half_read, self.go = threading.Event(), threading.Event()
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell() >= 4 * 2**20:
+            self.half_read.set()
+            self.go.wait(60)
+        return super().read(size)
+
+
+@pytest.mark.smoke
+async def test_a_cancelled_writing_leaves_nothing(box: Any) -> None:
+    await box.write_file("f", b"old")
+    for path in ("f", "new"):
+        source = Slow()
+        writing = asyncio.create_task(box.write_from(path, source, 8 * 2**20))
+        assert await asyncio.to_thread(source.half_read.wait, 60)
+        writing.cancel()
+        source.go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+    assert (await box.run("cat f; ls -A | grep -v -e input -e documents -e output")).stdout == b"oldf\n"
+
+
+@pytest.mark.isolations("docker")
+@pytest.mark.own_sandbox
+@pytest.mark.sandbox(profile="strict")
+async def test_a_file_of_a_group_to_which_the_user_does_not_belong(box: Any) -> None:
+    await box.run("echo old > f")
+    assert (await box.exec(["sh", "-c", "chgrp 12345 f; chmod 664 f"], user="root")).exit_code == 0
+    await box.write_file("f", b"new")
+    assert (await box.run("cat f; stat -c ' %g' f; ls -A | grep llm-sandbox")).stdout == b"new 12345\n"
+
+
 # In Docker no place is small: /dev/shm is as large as the memory, which is used up first.
 @pytest.mark.isolations("bubblewrap")
 @pytest.mark.own_sandbox
@@ -168,3 +209,15 @@ async def test_listing(box: Any) -> None:
     await box.run("mkdir many; cd many; seq 1 12000 | xargs touch")
     assert len(await box.list_files("many")) == 10_000
     assert len(await box.list_files("many", limit=7)) == 7
+
+
+@pytest.mark.alike
+@pytest.mark.parametrize(("name", "depth", "listed"), [("d" * 250, 17, 16), ("d", 1100, 1100)])
+async def test_listing_deeper_than_paths_can_be(box: Any, name: str, depth: int, listed: int) -> None:
+    """A folder that no path leads to hides no other file."""
+    script = "import os\nfor _ in range({}): os.mkdir('{}'); os.chdir('{}')\nopen('{}', 'w')"
+    await box.exec(["python3", "-c", script.format(depth, name, name, "f" * 250)])
+    await box.run("touch seen")
+    names = [entry.path.rpartition("/")[2] for entry in await box.list_files(".", depth=5000)]
+    assert "seen" in names
+    assert names.count(name) == listed

@@ -11,6 +11,7 @@ import time
 from .children import ServiceProcess
 from .frames import STDOUT, bytes_to_text, write_all
 from .light import dump
+from .mounts import CLOCK_MARGIN_NS
 from .processes import send_signal
 from .request import FIRST_LOOK, Request
 
@@ -148,6 +149,9 @@ class ChangesRequest(Request):
 # ------------------------------------------------------------------------------------------------ in the child
 
 
+CTIME_INDEX = 3  # in a signature
+
+
 def file_signature(info: os.stat_result) -> tuple[int, ...]:
     """Return type, size, times and inode, of which at least one differs after a change of the file."""
     return (stat.S_IFMT(info.st_mode), info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
@@ -162,12 +166,17 @@ class ChangeTracker:
         self.texts: dict[bytes, bytes] = {}
         self.texts_size = 0
         self.incomplete = ""
+        self.partial = False
+        """True if the last scan has not reached all files."""
+        self.scanned_at = 0
+        """Time in nanoseconds, on the clock of ctimes. Later changes were made after the begin of the last scan."""
         self.reported = 0
         self.report_size = 0
 
     def scan(self) -> dict[bytes, tuple[int, ...]]:
         """Return the signature of each file and link below the root, by path. Stop after too many files or seconds."""
         found: dict[bytes, tuple[int, ...]] = {}
+        self.partial, self.scanned_at = True, time.time_ns() - CLOCK_MARGIN_NS
         deadline = time.monotonic() + MAX_SCAN_SECONDS
         todo = [self.root]
         while todo:
@@ -190,6 +199,7 @@ class ChangeTracker:
             if time.monotonic() > deadline:
                 self.incomplete = "The scan of all files took too long; only some were scanned."
                 return found
+        self.partial = False
         return found
 
     def text(self, path: bytes, signature: tuple[int, ...]) -> bytes | None:
@@ -224,16 +234,21 @@ class ChangeTracker:
     def report_changes(self) -> None:
         """Write a JSON line to fd 1 for each change since the last look."""
         self.incomplete, self.reported, self.report_size = "", 0, 0
+        seen_all, since = not self.partial, self.scanned_at
         now = self.scan()
         for path in sorted(self.seen.keys() | now.keys()):
             old, new = self.seen.get(path), now.get(path)
-            if old == new or (new is None and self.incomplete):
+            if old == new or (new is None and self.partial):
                 continue
             before = self.texts.get(path)
             after = None if new is None else self.text(path, new)
-            if old is None or new is None or before is None or before != after:
+            is_news = old is not None or seen_all or (new is not None and new[CTIME_INDEX] >= since)
+            if is_news and (old is None or new is None or before is None or before != after):
                 self.report(path, old, new, before, after)
             self.keep(path, after)
+        for path in self.seen.keys() - now.keys() if self.partial else ():
+            if len(now) < MAX_WATCHED_FILES:
+                now[path] = self.seen[path]
         self.seen = now
 
     def report(self, path: bytes, old: Any, new: Any, before: bytes | None, after: bytes | None) -> None:
@@ -243,7 +258,7 @@ class ChangeTracker:
             self.incomplete = "More than %d files changed; the others are not named." % MAX_REPORTED_CHANGES
             return
         kind = "added" if old is None else "deleted" if new is None else "modified"
-        self.report_size += len(before or b"") + len(after or b"")
+        self.report_size += len(path) + len(before or b"") + len(after or b"")
         if self.report_size > MAX_REPORT_BYTES:
             self.incomplete = "So much text changed that not all of it is shown."
             before = after = None

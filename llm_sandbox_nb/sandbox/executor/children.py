@@ -449,7 +449,7 @@ class ExecRequest(ChildRequest):
                 switch_user(self.params["user"], self.env, "HOME" in self.params["env"])
             os.chdir(text_to_bytes(self.params["cwd"]))
         except (OSError, LookupError) as error:
-            write_all(3, dump({"error": describe_error(error)}))
+            write_all(3, dump({"error": describe_error(error)}) + b"\n")  # before the exit code
             os._exit(255)
         os.set_inheritable(3, False)
         exec_program(self.argv, self.env, {}, None)
@@ -459,9 +459,8 @@ class ExecRequest(ChildRequest):
             self.respond(ended_by(self.reason, None))
             return
         outcome = self.capture.finish()
-        end = self.outcome[: self.outcome.find(b"}{") + 1] if b"}{" in self.outcome else self.outcome
         try:
-            outcome.update(parse_json(end))
+            outcome.update(parse_json(self.outcome.partition(b"\n")[0]))
         except ValueError:
             outcome["exit_code"] = exit_code(self.status or 0) or 255
         outcome.update(ended_by(self.reason, outcome.get("exit_code")))

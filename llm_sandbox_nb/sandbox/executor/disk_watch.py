@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import stat
 import sys
 import time
@@ -34,7 +35,16 @@ from .event_loop import IN
 from .frames import quietly_close, write_all
 from .light import dump, named_tuple, parse_json
 from .mounts import PSEUDO_FILESYSTEMS, is_ordinary_path, mount_table, writable_mounts
-from .processes import Crowd, descendants, kill_all, own_tree, process_table, read_proc
+from .processes import (
+    Crowd,
+    descendants,
+    is_stopped,
+    kill_all,
+    own_tree,
+    process_table,
+    read_proc,
+    send_signal,
+)
 from .shell import ShellCommand
 from .terminal import TerminalRequest
 
@@ -134,7 +144,8 @@ class DiskWatch:
         self.last = Count(NONE, Observation(NONE, NONE, 0.0, frozenset()), 0.0, 0.0, 0.0)
         self.next_observation = 0.0
         """Earliest monotonic time at which the processes are observed again."""
-        self.counting = False
+        self.counting = 0
+        """Pid of the child that counts, or 0."""
         self.failed_counts = 0
         """Number of counts that have failed in a row, because the child was killed or could not be forked."""
 
@@ -158,6 +169,8 @@ class DiskWatch:
         self.used = used
         self.movement = self.movement.plus(DiskUsage(abs(change.size), abs(change.files)))
         now, last = time.monotonic(), self.last
+        if self.counting and not Crowd.stopped and is_stopped(self.counting):
+            send_signal(self.counting, signal.SIGKILL)  # a command has stopped the child, to hide its files
         if self.counting or now < self.next_observation or not any(self.limits):
             return
         waited = now - last.ended_at
@@ -211,7 +224,7 @@ class DiskWatch:
             else:
                 self.failed_counts += 1
             return
-        self.counting = True
+        self.counting = pid
         answer: list[bytes] = []
         self.executor.helpers.add(pid)
         self.executor.children[pid] = lambda _: self.child_ended(pid, result_r, answer, now)
@@ -237,7 +250,7 @@ class DiskWatch:
         os._exit(0)
 
     def child_ended(self, pid: int, result_r: int, answer: list[bytes], start: Observation) -> None:
-        self.counting = False
+        self.counting = 0
         self.executor.helpers.discard(pid)
         self.executor.unwatch(result_r)
         try:

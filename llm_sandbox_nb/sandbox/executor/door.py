@@ -76,6 +76,9 @@ class DoorListener:
         self.executor.unwatch(self.listener.fileno())
         self.listener.close()
         self.listener = None
+        if self.timer:
+            self.timer.cancel()
+            self.timer = None
 
     def ask(self, request: ConnectionRequest) -> None:
         """Queue a request for a connection."""

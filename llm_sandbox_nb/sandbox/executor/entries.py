@@ -8,6 +8,7 @@ import os
 import stat
 
 from .frames import bytes_to_text
+from .light import dump
 from .mounts import mount_number
 
 TYPE_CHECKING = False
@@ -26,7 +27,7 @@ UNKNOWN_CTIME = -1  # makes the next scan read the content again
 KINDS = {
     stat.S_IFDIR: "d", stat.S_IFREG: "f", stat.S_IFLNK: "l", stat.S_IFIFO: "p", stat.S_IFCHR: "c", stat.S_IFBLK: "b",
 }  # fmt: skip
-MAX_XATTR_BYTES = 64 * 1024
+MAX_XATTRS_CHARACTERS = 64 * 1024  # of the attributes of one entry in JSON, as the host limits them
 OPEN_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -53,17 +54,21 @@ def same_row(first: Record, second: Record) -> bool:
 def xattrs_of(path: bytes) -> dict[str, str] | None:
     """Return the extended attributes of an entry, including access control lists, with values in base64.
 
-    Return None if the entry has no attributes, or if they cannot be read. A value above `MAX_XATTR_BYTES` is left out.
+    Return None if the entry has no attributes, or if they cannot be read. Attributes for which there is no room within
+    `MAX_XATTRS_CHARACTERS` are left out.
     """
     try:
         names = os.listxattr(path, follow_symlinks=False)
         if not names:
             return None
-        found = {}
-        for name in names:
+        found, room = {}, MAX_XATTRS_CHARACTERS
+        for name in sorted(names):
             value = os.getxattr(path, name, follow_symlinks=False)
-            if len(value) <= MAX_XATTR_BYTES and name != "security.selinux":
-                found[name] = binascii.b2a_base64(value, newline=False).decode("ascii")
+            text = binascii.b2a_base64(value, newline=False).decode("ascii")
+            size = len(dump(name)) + len(text) + len(': "", ')
+            if size <= room and name != "security.selinux":
+                found[name] = text
+                room -= size
     except OSError:
         return None
     return found or None

@@ -32,6 +32,8 @@ class EventLoop:
     def __init__(self) -> None:
         self.poll = select.epoll()
         self.handlers: dict[int, Callable[[int], None]] = {}
+        self.registered: set[int] = set()
+        """Descriptors that were registered since the last wait."""
         self.outputs: set[int] = set()
         self.paused = False
         self.timers: list[Timer] = []
@@ -42,6 +44,7 @@ class EventLoop:
             self.poll.modify(fd, events)
         else:
             self.poll.register(fd, events)
+            self.registered.add(fd)
         self.handlers[fd] = handler
 
     def unwatch(self, fd: int) -> None:
@@ -91,7 +94,11 @@ class EventLoop:
 
     def wait(self, seconds: float) -> None:
         """Wait at most this many seconds for descriptors, and call their handlers."""
-        for fd, events in self.poll.poll(seconds, 64):
+        found = self.poll.poll(seconds, 64)
+        self.registered.clear()
+        for fd, events in found:
             handler = self.handlers.get(fd)
-            if handler:
+            if (
+                handler and fd not in self.registered
+            ):  # else it is an event of a closed file that had this number
                 handler(events)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 CHUNK_SIZE = 256 * 1024  # bytes
+MAX_LISTING_BYTES = 64 * 1024 * 1024  # the host accepts no longer answer; further entries are left out
 OPEN_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 OPEN_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 KINDS = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
@@ -124,53 +125,68 @@ def check_replaceable(target: bytes, old: os.stat_result) -> None:
 
 
 def write_beside(params: dict[str, Any], target: bytes, old: os.stat_result | None) -> bool:
-    """Write a new file and rename it over the target. If that is impossible, return False and leave the body unread."""
+    """Write a new file and rename it over the target. If that is impossible, return False and leave the body unread.
+
+    If possible, the file has no name before it is complete, so that nothing is left of it if this process is killed.
+    """
     folder = os.path.dirname(target)
     beside = os.path.join(folder, b".llm-sandbox-%d-%x" % (os.getpid(), time.time_ns()))
     if old is not None and old.st_uid != os.geteuid() and os.geteuid() != 0:
         return False
     try:
-        fd = os.open(beside, OPEN_NEW, 0o666)
+        try:
+            fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        except OSError:  # not every filesystem has files without a name
+            fd = os.open(beside, OPEN_NEW, 0o666)
     except OSError:
         if old is None:
             raise
         return False
     try:
         if old is not None:
-            os.fchown(fd, old.st_uid, old.st_gid)
+            try:
+                os.fchown(fd, old.st_uid, old.st_gid)
+            except PermissionError:  # this user does not belong to the group
+                return False
             os.fchmod(fd, stat.S_IMODE(old.st_mode))
         body_into(fd)
         if not body_complete(params, fd):
             raise fail(errno.EIO, target)
-        move(beside, target, fd, params["exclusive"])
-    except BaseException:
-        os.unlink(beside)
-        raise
+        if params["exclusive"]:
+            link_open(fd, target)
+        else:
+            replace(fd, beside, target)
+    finally:
+        if os.path.lexists(beside):
+            os.unlink(beside)
     return True
 
 
-def move(beside: bytes, target: bytes, fd: int, exclusive: bool) -> None:
-    """Rename the new file to the target, or overwrite a target that is a mount. With `exclusive`, fail if it exists."""
-    if exclusive:
-        os.link(beside, target)
-        os.unlink(beside)
-        return
+def link_open(fd: int, name: bytes) -> None:
+    """Give an open file a name, which must be new."""
+    os.link(
+        b"/proc/self/fd/%d" % fd, name, src_dir_fd=fd
+    )  # without `src_dir_fd`, Python would link the link in /proc
+
+
+def replace(fd: int, beside: bytes, target: bytes) -> None:
+    """Rename the open file, whose name is `beside` if it has one, to the target. Overwrite a target that is a mount."""
+    if not os.fstat(fd).st_nlink:
+        link_open(fd, beside)
     try:
         os.rename(beside, target)
     except OSError as error:
         if error.errno != errno.EBUSY:  # a mounted file, such as /etc/hosts in a container, is busy
             raise
-        os.lseek(fd, 0, os.SEEK_SET)
         copy_over(fd, target)
-        os.unlink(beside)
 
 
 def copy_over(source: int, target: bytes) -> None:
     """Copy the content of an open file into an existing file."""
-    reader = os.open(b"/proc/self/fd/%d" % source, OPEN_READ)
+    os.lseek(source, 0, os.SEEK_SET)
     out = os.open(target, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     while True:
-        data = os.read(reader, CHUNK_SIZE)
+        data = os.read(source, CHUNK_SIZE)
         if not data:
             return
         write_all(out, data)
@@ -199,28 +215,40 @@ def list_files(params: dict[str, Any]) -> dict[str, Any]:
         write_all(1, describe(path, os.lstat(path)))
         return {}
     os.scandir(path).close()
-    left = int(params["limit"])
-    rows = []
+    room, limit = MAX_LISTING_BYTES, int(params["limit"])
+    rows: list[bytes] = []
     for entry in walk(path, int(params["depth"])):
-        if left == 0:
+        if len(rows) >= limit:
             break
         try:
-            rows.append(describe(entry, os.lstat(entry)))
-        except FileNotFoundError:
+            row = describe(entry, os.lstat(entry))
+        except OSError:  # it is gone, or its path is too long
             continue
-        left -= 1
+        room -= len(row)
+        if room < 0:
+            break
+        rows.append(row)
     write_all(1, b"".join(rows))
     return {}
 
 
 def walk(path: bytes, depth: int) -> Iterator[bytes]:
     """Yield the paths below a directory, `depth` levels deep, sorted within each folder. Skip unreadable folders."""
+    todo = [sorted_entries(path)]
+    while todo:
+        entry = next(todo[-1], None)
+        if entry is None:
+            todo.pop()
+            continue
+        yield entry.path
+        if len(todo) < depth and entry.is_dir(follow_symlinks=False):
+            todo.append(sorted_entries(entry.path))
+
+
+def sorted_entries(path: bytes) -> Iterator[os.DirEntry[bytes]]:
+    """Iterate over the entries of a folder, sorted by name. There are none if the folder cannot be read."""
     try:
         with os.scandir(path) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
+            return iter(sorted(found, key=lambda entry: entry.name))
     except OSError:
-        return
-    for entry in entries:
-        yield entry.path
-        if depth > 1 and entry.is_dir(follow_symlinks=False):
-            yield from walk(entry.path, depth - 1)
+        return iter(())

@@ -29,6 +29,13 @@ MAX_FILE_BYTES = 2 * 1024**3
 MAX_ENTRIES = 150_000
 MAX_CONTENT_BYTES = 4 * 1024**3
 MAX_SCAN_SECONDS = 120.0
+MAX_REPORT_BYTES = 480 * 1024 * 1024
+"""Maximum bytes of the entries and deleted paths in a report. The host accepts a little more."""
+MAX_NAMES_BYTES = MAX_REPORT_BYTES // 2
+"""Maximum bytes of the paths of all entries, so that the next report can name each of them as deleted."""
+MAX_RESCANNED_NAMES_BYTES = 1024 * 1024
+TOO_LONG = "Left out, as the names of all files are too long together"
+PLAIN = bytes(set(range(32, 127)) - set(b'"\\'))  # takes one byte each in JSON; other bytes take at most six
 MAX_PATH_BYTES = 4095  # the kernel accepts no longer path
 MAX_READ_TRIES = 3  # for a file that changes while it is read
 NOATIME = getattr(os, "O_NOATIME", 0)
@@ -36,6 +43,11 @@ NOATIME = getattr(os, "O_NOATIME", 0)
 
 class StopScanError(Exception):
     """End of a scan at a limit. The message names the limit."""
+
+
+def json_size(path: bytes) -> int:
+    """Return the maximum bytes of a path in a report."""
+    return len(path) + 5 * len(path.translate(None, PLAIN))
 
 
 class ScanLimits:
@@ -116,6 +128,8 @@ class FilesystemScan:
         self.opened: list[tuple[bytes, int]] = []
         self.unlisted: set[bytes] = set()
         self.since = 0
+        self.names_left = MAX_NAMES_BYTES
+        self.old_names_size: int | None = None
         self.by_inode: dict[tuple[int, ...], Record] | None = None
         self.stopped = ""
 
@@ -154,6 +168,8 @@ class FilesystemScan:
         found += [(path, self.status(path)) for path in since]
         if len(self.old) + len(found) > self.limits.entries:
             raise WalkNeeded("there may be too many files")
+        if sum(json_size(path) for path, _ in found) > MAX_RESCANNED_NAMES_BYTES:
+            raise WalkNeeded("the names of all files may be too long together")
         try:
             for path, info in found:
                 if info is not None:
@@ -277,6 +293,9 @@ class FilesystemScan:
             raise StopScanError("Left out, as the scan took too long")
         if self.walking and len(self.new) >= self.limits.entries:
             raise StopScanError(self.too_many())
+        self.names_left -= json_size(path)
+        if self.names_left < 0 or self.is_full():
+            raise StopScanError(TOO_LONG)
         kind = stat.S_IFMT(info.st_mode)
         if kind not in KINDS:
             return False
@@ -299,6 +318,14 @@ class FilesystemScan:
                 return False
         self.note(path, record)
         return kind == stat.S_IFDIR
+
+    def is_full(self) -> bool:
+        """Return True if there is no room for further entries, besides the paths that may be reported as deleted."""
+        if self.writer.rows_size <= MAX_REPORT_BYTES - MAX_NAMES_BYTES:
+            return False
+        if self.old_names_size is None:
+            self.old_names_size = sum(map(json_size, self.old))
+        return self.writer.rows_size + self.old_names_size > MAX_REPORT_BYTES
 
     def remembered(self, path: bytes, info: os.stat_result) -> Record | None:
         """Return the record of the previous scan, or None if this record is no longer valid."""
@@ -418,6 +445,10 @@ class FilesystemScan:
             return
         link = bytes_to_text(first) if len(group) > 1 else None
         for path, _ in group:
+            if self.is_full():
+                self.unlisted.add(path)
+                self.shortfall.add(TOO_LONG, path)
+                continue
             self.note(path, (record[0], 0, record[2], link, record[4]))
 
 

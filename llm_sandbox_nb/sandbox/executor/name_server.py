@@ -204,7 +204,9 @@ class NameServer:
             if len(packet) < 12:
                 continue
             key = int.from_bytes(packet[:2], "big")
-            number, question, sender, _ = self.pending.get(key, (b"", b"\0", ("", 0), 0.0))
+            if key not in self.pending:
+                continue
+            number, question, sender, _ = self.pending[key]
             if packet[12 : 12 + len(question)].lower() != question.lower():
                 continue
             if packet[3] & 15 not in (0, NO_SUCH_NAME) and server is not upstream[-1]:

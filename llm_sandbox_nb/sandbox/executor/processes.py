@@ -57,6 +57,11 @@ def identity_of(pid: int) -> tuple[int, int] | None:
     return None
 
 
+def is_stopped(pid: int) -> bool:
+    """Return True for a process that a signal has stopped."""
+    return read_proc("/proc/%d/stat" % pid).rpartition(b")")[2].split()[:1] == [b"T"]
+
+
 def read_proc(path: str) -> bytes:
     """Return at most 4 MiB of a file of /proc. Empty if the file cannot be read."""
     try:

@@ -44,6 +44,8 @@ class RecordWriter:
         self.kind = ENTRIES
         self.batch: list[bytes] = []
         self.batched = 0
+        self.rows_size = 0
+        """Bytes of all entries and deleted paths so far."""
 
     def record(self, kind: int, payload: bytes | memoryview) -> None:
         """Write one record. Small records are sent together, large records without a copy."""
@@ -70,6 +72,7 @@ class RecordWriter:
         data = dump(row)
         self.batch.append(data)
         self.batched += len(data)
+        self.rows_size += len(data)
         if self.batched > BATCH_BYTES:
             self.end_batch()
 

@@ -37,6 +37,7 @@ RESTART_SECONDS = 1.0  # pause after a shell that could not even start
 GIVE_UP_SECONDS = 5.0  # after this, processes that cannot be killed are left running
 SCRIPT_SECONDS = 3.0
 """Seconds after which the processes that a script has started are killed. After three times as long, bash is killed."""
+START_SECONDS = 10.0  # added to the time-out of a command that waits for the shell; the host waits longer
 # Private descriptors of the shell; commands never see them.
 FD_ERR, FD_OUT, FD_SOURCE, FD_STATUS = 194, 195, 197, 199
 ABORT_SIGNAL = signal.SIGRTMAX
@@ -51,6 +52,7 @@ _LLM_SANDBOX() { return "$_LLM_STATUS"; }
 trap 'builtin trap - INT; builtin kill -INT $$' RTMAX
 builtin printf '0 0 -\\n' >&199
 """
+NOT_STARTED = "The command was not started: the shell was busy, or no shell could be started."
 # Every command begins with this text, which closes the descriptor of the source, and restores the previous `$?`.
 SHELL_PREFIX = b"exec 196<&-;_LLM_SANDBOX&&:;"
 SHELL_RUN = b"""\
@@ -114,9 +116,9 @@ class Shell:
 
     def fork_bash(self) -> None:
         """Make the private descriptors, and fork the process."""
+        self.ready, self.status, self.trace, self.restore = False, b"", b"", False
         made = [*os.pipe(), *os.pipe()]
         command_r, self.command_w, self.status_r, status_w = made
-        self.ready, self.status, self.trace, self.restore = False, b"", b"", False
         try:
             self.source = os.memfd_create("command", os.MFD_CLOEXEC)
             made.append(self.source)
@@ -333,6 +335,8 @@ class ShellCommand(Request):
         super().data(data)
 
     def end(self) -> None:
+        if self.params.get("timeout") is not None:
+            self.timer = self.executor.after(float(self.params["timeout"]) + START_SECONDS, self.timed_out)
         self.shell.enqueue(self)
 
     def start(self) -> None:
@@ -342,22 +346,23 @@ class ShellCommand(Request):
         self.capture = Capture(self.send, limit, self.executor.spill_path(self.number))
         self.before = own_tree()
         self.memory_kills = memory_kills()
+        if self.timer:
+            self.timer.cancel()
         self.start_timer()
 
     def timed_out(self) -> None:
         self.abort("timed_out")
 
     def cancel(self) -> None:
-        if self.capture is None:
-            if self in self.shell.queue:
-                self.shell.queue.remove(self)
-            self.respond({"exit_code": None, "interrupted": True})
-        else:
-            self.abort("interrupted")
+        self.abort("interrupted")
 
     def abort(self, reason: str) -> None:
         """Kill the processes of the command. The shell then reports the command's end, or is killed too."""
-        if not self.reason:
+        if self.capture is None:
+            if self in self.shell.queue:
+                self.shell.queue.remove(self)
+            self.respond({**ended_by(reason, None), "notice": NOT_STARTED})
+        elif not self.reason:
             self.reason = reason
             self.shell.abort(self)
 

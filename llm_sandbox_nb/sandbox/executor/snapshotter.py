@@ -38,6 +38,9 @@ CLOCK_TICK_SECONDS = 0.012  # longest step of the clock of ctimes
 COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, the source of ctimes
 MAX_ENGINE_ENTRIES = 10_000
 """Maximum number of entries that are examined in the engine's folders."""
+MAX_FAILURES_BYTES = (
+    48 * 1024
+)  # leaves room for the other fields of an outcome, which must fit into one frame
 NOT_KEPT = "Not kept, and removed by a restore"
 CHANGED = "only a new sandbox has the original"
 
@@ -241,10 +244,12 @@ class Snapshotter:
         self.memories = {} if known is None else {params["id"]: restore.memory}
         write_all(1, restore.shell)
         wait_for_tick()
-        return {
-            "failed": [*restore.failed, *problems][:MAX_NAMED_FAILURES],
-            "pack": "missing" if pack.missed else "",
-        }
+        failed, room = [], MAX_FAILURES_BYTES
+        for row in [*restore.failed, *problems][:MAX_NAMED_FAILURES]:
+            room -= len(dump(row))
+            if room >= 0:
+                failed.append(row)
+        return {"failed": failed, "pack": "missing" if pack.missed else ""}
 
 
 def changed_memory(memory: Memory, changed: dict[bytes, Record | None]) -> Memory:

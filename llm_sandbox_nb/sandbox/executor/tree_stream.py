@@ -75,6 +75,7 @@ class TreeWriter:
             elif info.st_nlink > 1 and (info.st_dev, info.st_ino) in self.linked:
                 first = self.linked[info.st_dev, info.st_ino]
                 self.record(SAME, name, 0)
+                self.names_left -= len(first)
                 write_all(1, CHUNK.pack(len(first)) + first + CHUNK.pack(0))
             elif info.st_size > self.left:
                 self.skip(name, b"there is no room for it within the limit")

@@ -13,6 +13,7 @@ MAX_CHUNK_BYTES = 1024 * 1024
 """Maximum bytes of a piece of content."""
 MAX_XATTRS_CHARACTERS = 64 * 1024
 _MAX_PATH_BYTES, _MAX_NAME_BYTES = 4095, 255
+_MAX_TIME_NS = 2**63 * 10**9  # a filesystem in memory keeps any 64-bit number of seconds
 _KERNEL_FOLDERS = ("/proc/", "/sys/", "/dev/")
 _SHARED_MEMORY = "/dev/shm/"
 """Folder in `/dev` whose files belong to programs, so that the history covers them."""
@@ -69,8 +70,8 @@ def is_entry(row: object, *, kept: bool = False) -> bool:
         and base in (0, 1)
         and is_number(mode, 0, 0o7777)
         and all(is_number(id, 0, 2**32 - 1) for id in (uid, gid))
-        and is_number(mtime_ns, -(2**63), 2**63 - 1)
-        and is_number(size, 0, 2**62)
+        and is_number(mtime_ns, -_MAX_TIME_NS, _MAX_TIME_NS)
+        and is_number(size, 0, 2**63 - 1)
         and (link is None or (kind != FOLDER and isinstance(link, str)))
         and _is_attributes(xattrs)
         and (

@@ -30,7 +30,7 @@ _CONNECTION_BROKE_NOTICE = (
     "The connection to the Jupyter server broke during this command, and the command was ended. The server is "
     "connected again, with the same sandbox and files."
 )
-_MAX_TIME = 2**62  # seconds
+_MAX_TIME = 2**63  # seconds; a filesystem in memory keeps any 64-bit number
 _STREAMS: dict[int, StreamName] = {Kind.STDOUT: "stdout", Kind.STDERR: "stderr"}
 
 

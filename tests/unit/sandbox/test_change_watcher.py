@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support import until
 
+from llm_sandbox_nb.sandbox.client import MAX_CHANGES_BYTES
 from llm_sandbox_nb.sandbox.executor import change_watcher
-from llm_sandbox_nb.sandbox.executor.change_watcher import ChangeTracker, ChangeWatcher
+from llm_sandbox_nb.sandbox.executor.change_watcher import (
+    MAX_REPORT_BYTES,
+    MAX_REPORTED_CHANGES,
+    ChangeTracker,
+    ChangeWatcher,
+)
 from llm_sandbox_nb.sandbox.executor.main import Executor
+from llm_sandbox_nb.sandbox.executor.mounts import CLOCK_MARGIN_NS
 from llm_sandbox_nb.sandbox.executor.request import RESTORE
 
 
@@ -76,3 +86,60 @@ def test_a_file_that_vanishes_during_a_scan_hides_no_other(tmp_path: Path) -> No
         )
         tracker.report_changes()
     assert reported == [(os.fsencode(tmp_path / "7"), "gone")]
+
+
+def reports(tracker: ChangeTracker, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Return the kind and name of each reported change."""
+    lines: list[bytes] = []
+    monkeypatch.setattr(change_watcher, "write_all", lambda _, line: lines.append(line))
+    tracker.report_changes()
+    return [(row[1], Path(row[0]).name) for row in map(json.loads, lines)]
+
+
+def test_a_scan_that_ends_early_makes_no_file_look_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        (tmp_path / f"old{number}").touch()
+    now = time.time_ns()
+    until(lambda: time.time_ns() > now + 2 * CLOCK_MARGIN_NS)
+    tracker = ChangeTracker(os.fsencode(tmp_path))
+    most = change_watcher.MAX_WATCHED_FILES
+    monkeypatch.setattr(change_watcher, "MAX_WATCHED_FILES", 3)
+    tracker.start()
+    monkeypatch.setattr(change_watcher, "MAX_WATCHED_FILES", most)
+    (tmp_path / "new").touch()
+    assert len(tracker.seen) == 3
+    assert reports(tracker, monkeypatch) == [("added", "new")]
+    assert tracker.incomplete == ""
+    monkeypatch.setattr(change_watcher, "MAX_SCAN_SECONDS", -1.0)
+    (tmp_path / "folder").mkdir()
+    for number in range(6):
+        (tmp_path / f"old{number}").rename(tmp_path / "folder" / f"old{number}")
+    assert ("deleted", "old0") not in reports(tracker, monkeypatch)
+    monkeypatch.setattr(change_watcher, "MAX_SCAN_SECONDS", 60.0)
+    assert ("deleted", "old0") in reports(tracker, monkeypatch)
+
+
+def test_deleted_files_are_reported_after_too_much_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "z").touch()
+    tracker = ChangeTracker(os.fsencode(tmp_path))
+    tracker.start()
+    monkeypatch.setattr(change_watcher, "MAX_REPORT_BYTES", 3)
+    (tmp_path / "a").write_text("more than three bytes")
+    (tmp_path / "z").unlink()
+    assert reports(tracker, monkeypatch) == [("added", "a"), ("deleted", "z")]
+    assert "not all of it is shown" in tracker.incomplete
+
+
+def test_the_longest_report_fits_into_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an answer, a byte of a path takes up to six, and three bytes of a text take four."""
+    paths = min(MAX_REPORT_BYTES, MAX_REPORTED_CHANGES * 4096)
+    texts = MAX_REPORT_BYTES - paths
+    assert 6 * paths + 4 * texts // 3 + 256 * MAX_REPORTED_CHANGES < MAX_CHANGES_BYTES
+    monkeypatch.setattr(change_watcher, "write_all", lambda *_: None)
+    tracker = ChangeTracker(b"/")
+    tracker.report(b"/" + b"x" * 99, None, (0, 0, 0, 0, 0), None, b"y")
+    assert tracker.report_size == 101

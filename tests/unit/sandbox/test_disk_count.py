@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -364,3 +365,22 @@ def test_limits_that_are_removed_and_set_again_start_no_second_watch(tmp_path: P
     for limits in (DiskUsage(10**9, 0), UNLIMITED, DiskUsage(10**9, 0)):
         watch.watch(limits)
     assert len(timers) == 1
+
+
+def test_a_count_that_a_command_has_stopped_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not one that the executor has stopped itself, together with a crowd."""
+    executor: Any = SimpleNamespace(remove=str(tmp_path), requests={}, after=lambda *_: None)
+    watch = DiskWatch(executor, SimpleNamespace(), Epoch())  # type: ignore[arg-type]
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        watch.counting = child.pid
+        watch.tick()
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+        monkeypatch.setattr(disk_watch.Crowd, "stopped", True)
+        watch.tick()
+        assert child.poll() is None
+        monkeypatch.setattr(disk_watch.Crowd, "stopped", False)
+        watch.tick()
+        assert child.wait() == -signal.SIGKILL

@@ -8,6 +8,7 @@ import json
 import marshal
 import os
 import re
+import socket
 import subprocess
 import sys
 import zlib
@@ -21,9 +22,12 @@ import pytest
 from support import until
 
 from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv, executor_source
+from llm_sandbox_nb.sandbox.client import MAX_LISTING_BYTES
 from llm_sandbox_nb.sandbox.executor import (
     children,
     disk_watch,
+    door,
+    files,
     frames,
     light,
     main,
@@ -32,9 +36,13 @@ from llm_sandbox_nb.sandbox.executor import (
     request,
 )
 from llm_sandbox_nb.sandbox.executor.children import ChildRequest, ExecRequest, FileRequest, ServiceProcess
-from llm_sandbox_nb.sandbox.executor.event_loop import EventLoop
+from llm_sandbox_nb.sandbox.executor.door import DoorListener
+from llm_sandbox_nb.sandbox.executor.event_loop import IN, EventLoop, Timer
+from llm_sandbox_nb.sandbox.executor.frames import quietly_close
 from llm_sandbox_nb.sandbox.executor.history import CheckpointRequest, HistoryService
 from llm_sandbox_nb.sandbox.executor.mounts import Epoch
+from llm_sandbox_nb.sandbox.executor.shell import Shell, ShellCommand
+from llm_sandbox_nb.sandbox.protocol.channel import GRACE
 from llm_sandbox_nb.sandbox.protocol.frames import Kind
 
 FOLDER = Path(main.__file__).parent
@@ -282,6 +290,62 @@ def test_an_outcome_comes_after_all_its_data_and_in_any_pieces(data_first: bool)
         os.close(fd)
 
 
+def test_a_listing_too_long_for_its_answer_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long names that are not UTF-8 take six times as many bytes in the answer, which the host limits."""
+    for number in range(9):
+        (tmp_path / f"{number}").touch()
+    written: list[bytes] = []
+    monkeypatch.setattr(files, "write_all", lambda _, data: written.append(data))
+    params = {"path": str(tmp_path), "depth": 1, "limit": 9}
+    assert files.list_files(params) == {}
+    assert files.MAX_LISTING_BYTES <= MAX_LISTING_BYTES
+    monkeypatch.setattr(files, "MAX_LISTING_BYTES", len(written[0]) - 1)
+    files.list_files(params)
+    assert written[1].splitlines() == written[0].splitlines()[:8]
+
+
+def test_no_handler_gets_an_event_of_an_earlier_file_with_its_number() -> None:
+    """Such a handler would read where there is nothing to read, and might wait for ever."""
+    loop = EventLoop()
+    called: list[str] = []
+    (first, _), (second, _), (unready, _) = pipes = [os.pipe() for _ in range(3)]
+    os.write(pipes[0][1], b"x")
+    os.write(pipes[1][1], b"x")
+
+    def replace(other: int) -> None:
+        called.append("first")
+        loop.unwatch(other)
+        os.dup2(unready, other)
+        loop.watch(other, IN, lambda _: called.append("stale"))
+
+    loop.watch(first, IN, lambda _: replace(second))
+    loop.watch(second, IN, lambda _: replace(first))
+    loop.wait(0)
+    assert called == ["first"]
+    loop.poll.close()
+    quietly_close(*(end for pipe in pipes for end in pipe))
+
+
+def test_connections_that_waited_when_the_listener_was_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host accepts them. The timer that would close them must not end the executor."""
+    executor: Any = Clock()
+    executor.watch = executor.unwatch = lambda *_: None
+    here, there = socket.socketpair()
+    with here, there, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        monkeypatch.setattr(door, "HANDED", here.fileno())
+        listener = DoorListener(executor)
+        assert listener.open(port)
+        listener.knocked()
+        listener.hand_out()
+        for timer in executor.begun:
+            if timer.action:
+                timer.action()
+        assert listener.timer is None
+
+
 class Waiting:
     """An executor whose files are on hold."""
 
@@ -316,6 +380,41 @@ def test_a_request_that_ends_before_it_begins_says_why(
     waiting.begin()
     getattr(waiting, end)()
     assert executor.answers == [answer]
+
+
+class Clock(Waiting):
+    """An executor whose timers a test calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timers: list[tuple[float, Any]] = []
+        self.begun: list[Timer] = []
+        self.holds: set[str] = set()
+
+    def watch_output(self, fd: int, handler: Any) -> None:
+        """Watch nothing."""
+
+    def after(self, delay: float, action: Any) -> Timer:
+        self.timers.append((delay, action))
+        self.begun.append(Timer(delay, action))
+        return self.begun[-1]
+
+
+@pytest.mark.parametrize("timeout", [0, 3.0])
+def test_a_command_that_no_shell_begins_is_answered_before_the_host_gives_up(timeout: float) -> None:
+    """Programs that use up all processes may leave none for a shell."""
+    executor: Any = Clock()
+    shell = Shell(executor)
+    command = ShellCommand(shell, 1, {"op": "run", "timeout": timeout, "output_limit": 9})
+    command.end()
+    ((delay, over),) = executor.timers
+    assert timeout < delay < timeout + GRACE
+    over()
+    (answer,) = executor.answers
+    assert (answer["exit_code"], answer["timed_out"], answer["interrupted"]) == (None, True, False)
+    assert "not started" in answer["notice"]
+    assert shell.queue == []
+    quietly_close(*shell.out, *shell.err)
 
 
 def test_a_checkpoint_that_is_cancelled_before_it_begins_was_interrupted() -> None:

@@ -544,3 +544,47 @@ def test_a_small_tree_has_no_watches(tmp_path: Path) -> None:
     """A walk over few files is quick, and inotify descriptors are few."""
     tree = planted(tmp_path / "tree")
     assert tree.snapshotter.watches is None
+
+
+# -- long reports --------------------------------------------------------------------------------------------------
+
+
+def report(root: Path, old: Any) -> tuple[FilesystemScan, Told]:
+    """Walk over all files. Return the scan, and what it reports."""
+    records = os.memfd_create("records")
+    writer = RecordWriter(records)
+    scan = FilesystemScan(writer, old, ScanLimits({}))
+    scan.scan([Mount(os.fsencode(root), 0)], set(), Epoch())
+    writer.end()
+    told = Told(os.pread(records, 1 << 28, 0), {})
+    os.close(records)
+    return scan, told
+
+
+def test_no_report_is_longer_than_the_host_accepts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    most, margin = 20_000, 3_000
+    monkeypatch.setattr(filesystem_scan, "MAX_REPORT_BYTES", most)
+    monkeypatch.setattr(filesystem_scan, "MAX_NAMES_BYTES", most // 2)
+    (tmp_path / "folder").mkdir()
+    for number in range(40):
+        (tmp_path / "folder" / (f"{number:02}" + "\udcff" * 100)).touch()
+    first, told = report(tmp_path, {})
+    assert 5 < len(told.entries) < 20
+    assert filesystem_scan.TOO_LONG in first.shortfall.text()
+    for path in (tmp_path / "folder").iterdir():
+        path.unlink()
+    (tmp_path / "a").write_text("several names")
+    for number in range(60):
+        os.link(tmp_path / "a", tmp_path / f"link{number}")
+    _, told = report(tmp_path, first.new)
+    assert len(told.gone) > 5
+    assert most - margin < len(told.data) < most + margin
+    assert len(told.entries) > 20
+
+
+def test_many_long_names_at_once_need_a_walk(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filesystem_scan, "MAX_RESCANNED_NAMES_BYTES", 2000)
+    for number in range(9):
+        (tree.root / f"{number}{'n' * 200}").touch()
+    assert not tree.checkpoint()
+    tree.assert_true()

@@ -164,6 +164,19 @@ def test_odd_rows_of_a_listing(call, tmp_path):
     run(test())
 
 
+def test_changes_that_end_within_a_line():
+    """A program in the sandbox may kill the process that reports them, at any byte."""
+    line = json.dumps(ROWS["changes"]).encode() + b"\n"
+
+    async def use(box, script):
+        changes = await box.changes()
+        assert [change.path for change in changes.files] == ["/x"]
+        assert changes.incomplete == "some changes are missing"
+
+    outcome = {"incomplete": "some changes are missing"}
+    meet(lambda: Script(at_end(lambda number: answer(number, outcome, line + line[:-2]))), use)
+
+
 @pytest.mark.parametrize(("size", "fits"), [(1000, True), (1001, False)])
 def test_output_up_to_its_limit_is_a_result(size, fits):
     async def use(box, script):
@@ -330,8 +343,10 @@ def test_a_bad_greeting(greeting):
 
 def test_directories_that_cannot_be_made():
     async def use(script):
-        script.facts = {"failed": [{"errno": 30}]}
-        with pytest.raises(SandboxError, match="cannot make its directories"):
+        script.facts = {"failed": [{"kind": "os", "errno": 30, "path": "/x"}]}
+        with pytest.raises(
+            SandboxError, match=r"cannot make its directories .*: Read-only file system: '/x'\.$"
+        ):
             await script.sandbox().start()
 
     assert wait_for(use, lambda: Script(silent))[0].killed == 1

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import socket
 import struct
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llm_sandbox_nb.sandbox.executor import firewall, name_server
-from llm_sandbox_nb.sandbox.executor.name_server import NO_SUCH_NAME, REFUSED, examine, leads_to_closed
+from llm_sandbox_nb.sandbox.executor.name_server import (
+    NO_SUCH_NAME,
+    REFUSED,
+    NameServer,
+    examine,
+    leads_to_closed,
+)
 
 
 def query(name: str, kind: int = 1, *, questions: int = 1, flags: int = 0x100) -> bytes:
@@ -127,3 +135,32 @@ def test_names_without_a_dot_are_those_of_neighbours() -> None:
 @given(st.binary(min_size=12, max_size=600), st.integers(12, 600))
 def test_any_answer_can_be_judged(packet: bytes, at: int) -> None:
     assert leads_to_closed(packet, at) in (True, False)
+
+
+def test_an_answer_to_no_question_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of several servers answers, and the first answer counts, also to a question about the root of all names."""
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as program,
+    ):
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]
+        servers, far = zip(*pairs, strict=True)
+        for sock in (listener, program):
+            sock.bind(("127.0.0.1", 0))
+        for sock in (listener, program, *servers):
+            sock.setblocking(False)
+        monkeypatch.setattr(name_server, "listeners", [listener])
+        monkeypatch.setattr(name_server, "upstream", list(servers))
+        loop: Any = SimpleNamespace(watch=lambda *_: None)
+        server = NameServer(loop)
+        program.sendto(query("."), listener.getsockname())
+        server.take_questions(listener)
+        for near, end in pairs:
+            question = end.recv(4096)
+            end.send(question[:2] + b"\x80\0" + question[4:])
+            server.take_answers(near)
+        assert program.recv(4096)[:2] == struct.pack(">H", 77)
+        with pytest.raises(BlockingIOError):
+            program.recv(4096)
+        for sock in (*servers, *far):
+            sock.close()

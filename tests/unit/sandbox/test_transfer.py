@@ -467,6 +467,19 @@ def test_a_hard_link_travels_once_and_counts_once(tmp_path, monkeypatch):
     assert (tmp_path / "inside/a").stat().st_nlink == 3
 
 
+def test_the_names_of_hard_links_have_a_bound(tmp_path, monkeypatch):
+    """Each link names a file again, so that few short names could make a long stream."""
+    grow(tmp_path / "source", {b"a" * 200: (b"x", 0)})
+    for number in range(100):
+        (tmp_path / "source" / f"b{number}").hardlink_to(tmp_path / "source" / ("a" * 200))
+    monkeypatch.setattr(inside, "MAX_NAMES_BYTES", 2000)
+    stream = packed(tmp_path / "source", 1000, monkeypatch)
+    assert len(stream.getvalue()) < 3000
+    assert receive_tree(stream, tmp_path / "target", 1000)[-1].endswith(
+        "there are more files than one transfer allows."
+    )
+
+
 @pytest.mark.parametrize(
     "first", [b"mine", b"../secret", b"/etc/passwd", b"sub/mine", b"l", b"", b"b", b"x" * 100_000]
 )
