@@ -373,7 +373,7 @@ def _repack(
 ) -> list[str]:
     """Replace each pack that has unused content by a new pack with only the used content. Return the old packs' names.
 
-    Damaged pieces are left out.
+    Damaged pieces are left out. Raises HistoryNotWrittenError.
     """
     gone = []
     for number, name, size in index.sql.execute("SELECT number, name, size FROM packs").fetchall():
@@ -386,8 +386,11 @@ def _repack(
         writer = PackWriter(packs)
         new.append(writer)
         for digest, offset, length, check in sorted(needed, key=lambda row: row[1]):
-            with contextlib.suppress(HistoryError, FileNotFoundError):
-                writer.add(reader.read(digest, name, offset, length, check))
+            try:
+                piece = reader.read(digest, name, offset, length, check)
+            except (HistoryError, FileNotFoundError):
+                continue
+            writer.add(piece)
         writer.finish()
         index.sql.execute("DELETE FROM objects WHERE pack = ?", (number,))
         index.sql.execute("DELETE FROM packs WHERE number = ?", (number,))

@@ -5,6 +5,7 @@ test_checkpoint_store.py.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from pathlib import Path
@@ -20,7 +21,7 @@ from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.index import kept_entry
 from llm_sandbox_nb.sandbox.history.manifest import Entry
 from llm_sandbox_nb.sandbox.history.pack_store import PackStore
-from llm_sandbox_nb.sandbox.history.packs import PackReader
+from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackReader
 from llm_sandbox_nb.sandbox.history.sandbox_history import SandboxHistory
 
 
@@ -37,6 +38,34 @@ def test_packs_have_the_content_that_is_used_and_no_more(tmp_path: Path) -> None
         keep(store, f"c{number}", {"/x": os.urandom(20_000)}, f"c{number - 1}" if number else None)
     assert store.dropped
     assert sum(path.stat().st_size for path in (tmp_path / "packs").iterdir()) == store.size
+    store.close()
+
+
+@pytest.mark.parametrize("fails", ["create", "finish"])
+def test_content_that_cannot_be_moved_to_a_new_pack_stays_in_the_old_one(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PackStore(tmp_path, limit=100_000)
+    kept, packs = {"/kept": os.urandom(10_000)}, tmp_path / "packs"
+    for number in range(2):
+        keep(store, f"c{number}", {**kept, "/x": os.urandom(40_000)}, f"c{number - 1}" if number else None)
+    change, names = getattr(PackFolder, fails), set[str]()
+
+    def only_the_first(self: PackFolder, name: str) -> Any:
+        names.add(name)
+        if len(names) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return change(self, name)
+
+    monkeypatch.setattr(PackFolder, fails, only_the_first)
+    keep(store, "c2", {**kept, "/x": os.urandom(40_000)}, "c1")
+    assert len(names) > 1
+    assert [files_at(store, one.id)["/kept"] for one in store.checkpoints()] == [kept["/kept"]] * 3
+    assert {path.name for path in packs.iterdir()} == {*store._index.packs()}
+    monkeypatch.undo()
+    keep(store, "c3", kept, "c2")
+    assert store.dropped
+    assert files_at(store, "c3") == kept
     store.close()
 
 
