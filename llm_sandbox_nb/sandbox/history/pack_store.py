@@ -248,21 +248,21 @@ class PackStore(CheckpointStore):
         """See `CheckpointStore.continue_in`. The copy shares the content by hard links."""
         if self.holds(folder):
             raise HistoryError(f"{folder} holds a history already; give another folder.")
-        with storing(folder):
+        with storing(folder), contextlib.ExitStack() as opened:
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 check_folder(folder)
+                # without the lock, `stores.remove_stale` would remove a temporary folder during a long copy
+                opened.callback(os.close, _lock_folder(folder))
                 packs = PackFolder(folder.parent, f"{folder.name}/{PACKS}", make=True)
             except NotOwnFileError as error:
                 raise HistoryError(f"The history in {folder} cannot be used: {error}.") from error
-            try:
-                with self._mutex:
-                    index = self._index
-                    for name, size in index.packs().items():
-                        self._pack_folder.share(name, packs, size)
-                    write_copy(folder, index)
-            finally:
-                packs.close()
+            opened.callback(packs.close)
+            with self._mutex:
+                index = self._index
+                for name, size in index.packs().items():
+                    self._pack_folder.share(name, packs, size)
+                write_copy(folder, index)
 
     def continued_in(self, folder: Path) -> PackStore:
         self.continue_in(folder)

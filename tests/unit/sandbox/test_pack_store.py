@@ -8,6 +8,7 @@ import contextlib
 import errno
 import json
 import os
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,8 +16,8 @@ from typing import Any, cast
 import pytest
 from history_help import ROOT, file_entry, files_at, keep
 
-from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.sandbox.history import pack_store
+from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError
+from llm_sandbox_nb.sandbox.history import pack_store, stores
 from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.index import kept_entry
 from llm_sandbox_nb.sandbox.history.manifest import Entry
@@ -124,6 +125,60 @@ def test_another_history_goes_on_without_a_second_copy(tmp_path: Path) -> None:
     store.continue_in(tmp_path / "two")
     (pack,) = (tmp_path / "one" / "packs").iterdir()
     assert (tmp_path / "two" / "packs" / pack.name).stat().st_ino == pack.stat().st_ino
+    store.close()
+
+
+@pytest.fixture
+def no_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy is on another filesystem, so its content is copied."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refused)
+
+
+@pytest.mark.usefixtures("no_links")
+def test_a_copy_that_failed_half_way_is_completed_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PackStore(tmp_path / "one")
+    keep(store, "a", {"/x": b"precious"})
+
+    def full(self: PackFolder, name: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PackFolder, "finish", full)
+        with pytest.raises(HistoryNotWrittenError, match="No space left"):
+            store.continue_in(tmp_path / "two")
+    other = store.continued_in(tmp_path / "two")
+    assert files_at(other, "a") == {"/x": b"precious"}
+    other.close()
+    store.close()
+
+
+@pytest.mark.usefixtures("no_links")
+def test_a_temporary_copy_that_takes_minutes_is_not_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    store, folder = PackStore(tmp_path / "one"), stores.temporary_folder()
+    keep(store, "a", {"/x": b"precious"})
+    share = PackFolder.share
+
+    def slow(self: PackFolder, name: str, other: PackFolder, size: int) -> None:
+        os.utime(folder, (0, 0))
+        stores.remove_stale()
+        share(self, name, other, size)
+
+    monkeypatch.setattr(PackFolder, "share", slow)
+    other = store.continued_in(folder)
+    assert files_at(other, "a") == {"/x": b"precious"}
+    other.close()
+    os.utime(folder, (0, 0))
+    stores.remove_stale()
+    assert not folder.exists()
     store.close()
 
 
