@@ -95,7 +95,10 @@ def summarize(folder: Path) -> RunSummary | None:
                     break
     except OSError:
         return None
-    if first.get("kind") != "run.started" or not isinstance(first.get("time"), int | float):
+    started = first.get("time")
+    if first.get("kind") != "run.started" or not isinstance(started, int | float):
+        return None
+    if not 0 <= started <= ev.MAX_TIME_SECONDS:
         return None
     status = _status(first, lines, state, steps)
     fork = first.get("forked_from")
@@ -103,7 +106,7 @@ def summarize(folder: Path) -> RunSummary | None:
         id=folder.name,
         folder=folder,
         task=str(first.get("task", ""))[:_TEXT_CHARACTERS],
-        started=float(first["time"]),
+        started=float(started),
         state=state,
         status=status,
         steps=steps,

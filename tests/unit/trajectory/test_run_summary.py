@@ -100,6 +100,10 @@ def test_only_the_ends_of_a_long_journal_are_read(tmp_path: Path, monkeypatch: p
         "[" * 100_000,
         '{"kind": "run.started"}',
         '{"kind": "run.started", "time": "x"}',
+        '{"kind": "run.started", "time": Infinity}',
+        '{"kind": "run.started", "time": NaN}',
+        '{"kind": "run.started", "time": -1}',
+        '{"kind": "run.started", "time": 1%s}' % ("0" * 400),
         "null",
     ],
 )
