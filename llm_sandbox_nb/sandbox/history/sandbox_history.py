@@ -187,9 +187,9 @@ class SandboxHistory:
 
     # -- checkpoints ---------------------------------------------------------------------------------------
 
-    async def take(self, connection: ExecutorConnection) -> str:
+    async def take(self, connection: ExecutorConnection, pinned: Collection[str] = ()) -> str:
         async with self.lock:
-            return await self.take_locked(connection)
+            return await self.take_locked(connection, pinned)
 
     async def take_locked(
         self,
