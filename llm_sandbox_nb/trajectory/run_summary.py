@@ -20,7 +20,8 @@ from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 from llm_sandbox_nb.trajectory.state import RunState, State, Status
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-_FIRST_LINE_BYTES = 1024 * 1024
+_FIRST_LINE_BYTES = 8 * 1024 * 1024
+"""Maximum bytes of the first event that is read. The event has the whole task and the schemas of all tools."""
 _TAIL_BYTES = (256 * 1024, 8 * 1024 * 1024)
 """Bytes that are read at the end of a journal, at first and if these do not show the last step.
 

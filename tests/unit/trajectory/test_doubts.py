@@ -177,6 +177,23 @@ def test_every_place_shows_the_same(recorded: Path, capsys: pytest.CaptureFixtur
     assert (row["doubts"], row["first_doubt"]) == (len(expected), expected[0])
 
 
+def test_the_row_of_a_watched_run_follows_rewinds_and_undos(recorded: Path) -> None:
+    events, watched = list(read_journal(recorded)), WatchedRun()
+
+    def row(*more: ev.Event) -> tuple[int, int]:
+        for event in more:
+            watched.add(json.loads(ev.dump_event(event)))
+        told = watched.to_json(live=False, away=False)
+        return told["steps"], len(told["doubts"])
+
+    ended = row(*events)
+    assert min(ended) > 0
+    first, second = (ev.Rewound(to=events[0].id, step=0) for _ in range(2))
+    assert row(first) == (0, 0)
+    assert row(second, ev.Rewound(to=first.id, step=0, undo_of=second.id)) == (0, 0)
+    assert row(ev.Rewound(to=events[-1].id, step=ended[0], undo_of=first.id)) == ended
+
+
 def test_a_journal_without_doubts_gets_them_when_it_is_read(recorded: Path, tmp_path: Path) -> None:
     with_doubts = list(read_journal(recorded))
     bare = [event for event in with_doubts if not isinstance(event, ev.Facts)]

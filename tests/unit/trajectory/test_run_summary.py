@@ -54,6 +54,12 @@ def test_the_beginning_of_the_answer_is_kept(tmp_path: Path) -> None:
     assert answer("d", ASKED, {**ENDED, "answer": "42"}, BACK) is None, "a rewound run has no answer yet"
 
 
+def test_a_run_with_a_very_long_task_is_listed(tmp_path: Path) -> None:
+    found = summarize(journal(tmp_path, {**START, "task": "x" * 3_000_000}, ASKED, ENDED))
+    assert found is not None
+    assert (found.task, found.state, found.steps) == ("x" * 300, "submitted", 5)
+
+
 @pytest.mark.parametrize("after", [[], [{"kind": "forked", "step": 1}]])
 def test_the_end_is_found_however_long_the_answer_is(tmp_path: Path, after: list[dict[str, Any]]) -> None:
     found = summarize(journal(tmp_path, START, ASKED, {**ENDED, "answer": "x" * 1_000_000}, *after))
