@@ -17,7 +17,7 @@ import pytest
 from history_help import ROOT, file_entry, files_at, keep
 
 from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError
-from llm_sandbox_nb.sandbox.history import pack_store, stores
+from llm_sandbox_nb.sandbox.history import index_copy, pack_store, stores
 from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.index import kept_entry
 from llm_sandbox_nb.sandbox.history.manifest import Entry
@@ -31,6 +31,24 @@ def test_another_database_is_no_history(tmp_path: Path) -> None:
     (tmp_path / "bad" / "index.sqlite").write_text("this is no database, but long enough to look at" * 40)
     with pytest.raises(HistoryError, match="not the index of a history"):
         PackStore(tmp_path / "bad")
+
+
+def test_a_reader_may_begin_while_many_files_are_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PackStore(tmp_path)
+    keep(store, "a", {"/x": b"one"})
+    files, trust = {f"/{number:0200}": b"" for number in range(3_000)}, index_copy._trust_nothing
+
+    def just_in_time(sql: Any, *, attached: int) -> None:
+        trust(sql, attached=attached)
+        if attached and len(store.checkpoints()) == 1:
+            keep(store, "b", files, "a")
+
+    monkeypatch.setattr(index_copy, "_trust_nothing", just_in_time)
+    with stores.reading_history(tmp_path) as reader:
+        assert len(files_at(reader, "b")) == len(files)
+    store.close()
 
 
 def test_packs_have_the_content_that_is_used_and_no_more(tmp_path: Path) -> None:
