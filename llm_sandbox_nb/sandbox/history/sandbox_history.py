@@ -125,7 +125,8 @@ class SandboxHistory:
             for path in chain(found, (entry.group for entry in found.values() if entry.group))
         ):
             raise HistoryError(
-                f"The history in {store.folder} is damaged: it has a file outside of the sandbox's folder."
+                f"The history in {store.folder} has a file outside of the sandbox's folder: it is damaged, or from "
+                "another isolation."
             )
         return found
 
