@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +146,7 @@ class MemorySandbox(Sandbox):
     ) -> None:
         raise HistoryError("A dictionary keeps no history.")
 
-    async def checkpoint(self) -> str:
+    async def checkpoint(self, *, keep: Collection[str] = ()) -> str:
         raise HistoryError("A dictionary keeps no history.")
 
     async def restore(self, checkpoint: str) -> Restored:

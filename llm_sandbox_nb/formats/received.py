@@ -12,7 +12,7 @@ import json
 import math
 from typing import Any
 
-from llm_sandbox_nb.trajectory.events import clean_text
+from llm_sandbox_nb.trajectory.events import MAX_TIME_SECONDS, clean_text
 
 MAX_CONTAINERS = 4_000_000
 """Maximum number of objects and arrays in a file. Each needs up to 200 bytes of memory, but may have only two bytes in
@@ -142,13 +142,17 @@ def count(holder: dict[str, Any], name: str) -> int:
 
 
 def seconds(value: Any) -> float | None:
-    """Convert a time in ISO 8601 to seconds since the epoch. Return a number unchanged, and None for other values."""
+    """Convert a time in ISO 8601 to seconds since the epoch. Return a number unchanged.
+
+    Return None for other values, and for times that an event cannot have.
+    """
     if isinstance(value, str):
         try:
-            return datetime.datetime.fromisoformat(value).timestamp()
+            value = datetime.datetime.fromisoformat(value).timestamp()
         except (ValueError, OverflowError, OSError):
             return None
-    return number({"": value}, "")
+    found = number({"": value}, "")
+    return found if found is not None and 0 <= found <= MAX_TIME_SECONDS else None
 
 
 def iso_time(value: float | None) -> str | None:

@@ -342,7 +342,8 @@ async def go_back(
 ) -> RewindResult:
     """Move the conversation and restore the files. In the record, both are a single change."""
     outside = calls_not_undone(recorder.trajectory, destination.to)
-    safety = recorder.trajectory.files if box is None else await box.checkpoint()
+    keep = [destination.target] if destination.target else []
+    safety = recorder.trajectory.files if box is None else await box.checkpoint(keep=keep)
     facts: dict[str, Any] = {"to": destination.to, "step": destination.step, "what": destination.what}
     facts |= {"target": destination.target, "safety": safety}
     recorder.emit(ev.RewindStarted(**facts, other_runs=list(other_runs)))
@@ -420,7 +421,8 @@ def changed_by(runs: Iterable[str]) -> str:
 async def undone_changes(run: RunRecord, box: Sandbox | None, target: str) -> Others:
     """Return the changes by others that restoring `target` would undo. If `box` is None, use only recorded changes."""
     known = run.trajectory.files
-    now = known if box is None or run.context.session is not None else await box.checkpoint()
+    running = run.context.session is not None
+    now = known if box is None or running else await box.checkpoint(keep=[target])
     if now is None:
         return NO_OTHERS
     since = known if now != known and run.trajectory.uncovered is None else None

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -364,11 +364,14 @@ class Checkpointing(ABC):
         """
 
     @abstractmethod
-    async def checkpoint(self) -> str:
+    async def checkpoint(self, *, keep: Collection[str] = ()) -> str:
         """Store the files, and the shell's directory, variables and functions; return the checkpoint's id.
 
         If nothing has changed since the last checkpoint, nothing is stored, and the last checkpoint's id is returned.
         Call this method while no command runs, because a command could change files meanwhile.
+
+        Args:
+            keep: ids of checkpoints that are not dropped to keep the history within its size limit.
 
         Raises:
             HistoryNotWrittenError: if this machine's disk is full.

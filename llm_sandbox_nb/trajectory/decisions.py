@@ -66,6 +66,7 @@ _MUST_BE = {
     ),
     "step": "the number of a step, or 0 for the time before the first step",
     "what": "one of both, files, conversation",
+    "others": "true or false",
 }
 
 

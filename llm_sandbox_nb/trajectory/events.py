@@ -37,6 +37,8 @@ reached the limit on all tokens. `answered`: the model returned text without a t
 `repeated`: the same call failed too often in a row."""
 
 STOP_REASONS: tuple[str, ...] = get_args(StopReason)
+MAX_TIME_SECONDS = 1e11
+"""Maximum time of an event in seconds since the epoch. Python has no calendar dates for much later times."""
 
 
 def new_id() -> str:
@@ -60,7 +62,7 @@ class EventBase(EventModel):
     """16 hexadecimal digits, unique over all runs."""
     parent: str | None = None
     """Id of the event that this event follows. None stands for the event at HEAD."""
-    time: float = Field(default_factory=time.time)
+    time: float = Field(default_factory=time.time, ge=0, le=MAX_TIME_SECONDS, allow_inf_nan=False)
     """Time of the event in seconds since the epoch."""
 
 

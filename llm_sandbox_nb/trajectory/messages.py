@@ -37,7 +37,7 @@ def add_message(messages: list[dict[str, Any]], message: dict[str, Any]) -> None
     """Add a message. A user message is joined with preceding results of text calls.
 
     Some servers refuse two user messages in a row."""
-    if message["role"] == "user" and messages and isinstance(last := messages[-1], ResultsMessage):
+    if message.get("role") == "user" and messages and isinstance(last := messages[-1], ResultsMessage):
         messages[-1] = ResultsMessage({**last.parts, f"said {len(last.parts)}": message_text(message)})
     else:
         messages.append(message)
@@ -49,7 +49,7 @@ def show_instead(messages: list[dict[str, Any]], call_id: str, observation: str)
         if isinstance(message, ResultsMessage) and call_id in message.parts:
             messages[index] = ResultsMessage({**message.parts, call_id: observation})
             return
-        if message["role"] == "tool" and message["tool_call_id"] == call_id:
+        if message.get("role") == "tool" and message.get("tool_call_id") == call_id:
             messages[index] = tool_message(call_id, observation)
             return
 

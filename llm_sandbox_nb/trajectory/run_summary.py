@@ -20,7 +20,8 @@ from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 from llm_sandbox_nb.trajectory.state import RunState, State, Status
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-_FIRST_LINE_BYTES = 1024 * 1024
+_FIRST_LINE_BYTES = 8 * 1024 * 1024
+"""Maximum bytes of the first event that is read. The event has the whole task and the schemas of all tools."""
 _TAIL_BYTES = (256 * 1024, 8 * 1024 * 1024)
 """Bytes that are read at the end of a journal, at first and if these do not show the last step.
 
@@ -89,13 +90,16 @@ def summarize(folder: Path) -> RunSummary | None:
             size = file.seek(0, os.SEEK_END)
             for tail in _TAIL_BYTES:
                 file.seek(max(0, size - tail))
-                lines = file.read(tail).splitlines()
+                lines = _without_undone(file.read(tail).splitlines())
                 state, steps = _end(_event(line) for line in reversed(lines))
                 if steps >= 0 or size <= tail:
                     break
     except OSError:
         return None
-    if first.get("kind") != "run.started" or not isinstance(first.get("time"), int | float):
+    started = first.get("time")
+    if first.get("kind") != "run.started" or not isinstance(started, int | float):
+        return None
+    if not 0 <= started <= ev.MAX_TIME_SECONDS:
         return None
     status = _status(first, lines, state, steps)
     fork = first.get("forked_from")
@@ -103,7 +107,7 @@ def summarize(folder: Path) -> RunSummary | None:
         id=folder.name,
         folder=folder,
         task=str(first.get("task", ""))[:_TEXT_CHARACTERS],
-        started=float(first["time"]),
+        started=float(started),
         state=state,
         status=status,
         steps=steps,
@@ -134,24 +138,38 @@ def _doubts(folder: Path, lines: list[bytes], size: int, *, ended: bool) -> list
     return found or []
 
 
+def _without_undone(lines: list[bytes]) -> list[bytes]:
+    """Return the lines without each rewind that was undone, and without the events between it and its undo."""
+    kept: list[bytes] = []
+    undone: object = None
+    for line in reversed(lines):
+        event = _event(line) if b'"rewound"' in line else {}
+        if undone is None:
+            kept.append(line)
+            if event.get("kind") == "rewound" and event.get("what") != "files":
+                undone = event.get("undo_of")
+        elif event.get("kind") == "rewound" and event.get("id") == undone:
+            undone = None
+    return kept[::-1]
+
+
 def _end(newest_first: Iterator[dict[str, Any]]) -> tuple[str, int]:
-    state = ""
-    undone: set[object] = set()
+    state, undid = "", False
     for event in newest_first:
         match event.get("kind"):
             case "run.finished":
                 if not state and isinstance(event.get("steps"), int):
                     return str(event.get("stop_reason"))[:40], event["steps"]
-            case "rewound" if event.get("id") in undone or event.get("what") == "files":
+            case "rewound" if event.get("what") == "files":
                 continue
             case "rewound" if event.get("undo_of"):
-                undone.add(event["undo_of"])
+                undid = True
             case "rewound":
                 state = state or "ready"
                 if isinstance(step := event.get("step"), int):
                     return state, step
             case "model.requested" | "continued":
-                state = state or ("ready" if undone else "open")
+                state = state or ("ready" if undid else "open")
                 if isinstance(step := event.get("step"), int):
                     return state, step
     return state or "open", -1

@@ -30,6 +30,8 @@ class WatchedRun:
         """True after the last event of the run."""
         self._status = Status()
         self._doubts: list[ev.Doubt] = []
+        self._before: dict[str, list[ev.Doubt]] = {}
+        """The doubts before each of the newest rewinds, by the id of the rewind."""
         self._facts: Json = {"task": None, "model": None, "scripted": None, "stop_reason": None, "steps": 0}
 
     def add(self, value: Json) -> None:
@@ -51,7 +53,10 @@ class WatchedRun:
             case ev.DoubtsFound():
                 self._doubts = event.doubts if event.final else with_doubts(self._doubts, event.doubts)
             case ev.Rewound() if event.what != "files":
-                self._doubts = [doubt for doubt in self._doubts if (doubt.step or 0) <= event.step]
+                self._facts["steps"] = event.step
+                self._before = {**dict(list(self._before.items())[-9:]), event.id: self._doubts}
+                left = [doubt for doubt in self._doubts if (doubt.step or 0) <= event.step]
+                self._doubts = self._before.get(event.undo_of or "", left)
             case ev.RunFinished():
                 self.over = True
                 self._facts.update(stop_reason=event.stop_reason, usage=event.usage.model_dump(mode="json"))

@@ -40,6 +40,38 @@ async def test_checkpoint_change_restore_undo(box: Any, tmp_path: Path) -> None:
     assert {entry.path.rpartition("/")[2] for entry in await box.list_files(".", at=one)} >= {"f", "d"}
 
 
+@pytest.mark.isolations("docker", "bubblewrap")
+async def test_the_files_of_another_isolation_change_nothing(box: Any, tmp_path: Path) -> None:
+    """Such a restore would remove the files of this sandbox, whose folders the other history does not have."""
+    async with await open_sandbox("process") as other:
+        await other.keep_history(tmp_path / "h")
+        made = await other.checkpoint()
+    await box.keep_history(tmp_path / "b", continue_from=tmp_path / "h")
+    await box.run("echo mine > f")
+    with pytest.raises(HistoryError, match="is from another isolation"):
+        await box.restore(made)
+    assert await box.read_file("f") == b"mine\n"
+
+
+async def test_a_comparison_with_the_oldest_checkpoint_does_not_drop_it(box: Any, tmp_path: Path) -> None:
+    """The canary: a checkpoint that keeps no other drops the oldest."""
+    await box.keep_history(tmp_path / "h", limit=10 * 2**20)
+    made = []
+    for _ in range(2):
+        await box.run("head -c 4M /dev/urandom > f")
+        made.append(await box.checkpoint())
+    await box.run("head -c 4M /dev/urandom > f")
+    assert [change.path.rpartition("/")[2] for change in (await box.changes(b=made[0])).files] == ["f"]
+    await box.run("head -c 4M /dev/urandom > f")
+    newest = await box.checkpoint(keep=made[:1])
+    assert [one.id for one in box.history.checkpoints] == [made[0], newest]
+    assert (await box.restore(made[0])).problems == ()
+    await box.run("head -c 4M /dev/urandom > f")
+    await box.checkpoint()
+    with pytest.raises(HistoryError, match="was dropped"):
+        await box.restore(made[0])
+
+
 @pytest.mark.smoke
 async def test_background_jobs_end_with_a_restore(box: Any) -> None:
     """The canary: the job does write as long as it lives."""

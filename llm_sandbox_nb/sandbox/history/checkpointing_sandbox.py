@@ -7,7 +7,7 @@ import contextlib
 import logging
 import posixpath
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -51,8 +51,8 @@ class CheckpointingSandbox(Sandbox):
         source = None if continue_from is None else Path(continue_from)
         await self.history.keep(Path(folder), source, limit)
 
-    async def checkpoint(self) -> str:
-        return await self.retrying(self.history.take)
+    async def checkpoint(self, *, keep: Collection[str] = ()) -> str:
+        return await self.retrying(lambda connection: self.history.take(connection, keep))
 
     async def changes(self, a: str | None = None, b: str | None = None) -> Changes:
         if a is None and b is None:
@@ -60,7 +60,7 @@ class CheckpointingSandbox(Sandbox):
         for id in (a, b):
             if id is not None:
                 self.history.checkpoint(id)
-        now = await self.checkpoint() if a is None or b is None else ""
+        now = await self.checkpoint(keep=[a or b or ""]) if a is None or b is None else ""
         store = self.history.store_with(a or now)
         before, after = self.history.manifest(a or now), self.history.manifest(b or now)
         async with _LazyClone(self) as clone:

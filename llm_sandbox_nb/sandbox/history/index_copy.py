@@ -97,8 +97,7 @@ def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -
         OSError: if the target's disk is full.
     """
     _check_files(folder)
-    room = _size(folder)
-    steps = _STEPS_PER_BYTE * room // _STEPS_PER_CHECK + 200
+    steps = _max_checks(_size(folder))
 
     def count() -> bool:
         nonlocal steps
@@ -112,6 +111,9 @@ def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -
         try:
             target.execute("BEGIN")
             if _same_schema(target):
+                # from here on, SQLite does not read what another process adds; it may have added rows until now
+                room = _size(folder)
+                steps = _max_checks(room)
                 _Copy(target, room).all(whole=whole)
             target.execute("COMMIT")
         finally:
@@ -124,6 +126,11 @@ def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -
         if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise _no_index(folder, str(error)) from error
+
+
+def _max_checks(size: int) -> int:
+    """Return the maximum number of checks of SQLite's steps in an index of `size` bytes."""
+    return _STEPS_PER_BYTE * size // _STEPS_PER_CHECK + 200
 
 
 def _address(folder: Path) -> str:

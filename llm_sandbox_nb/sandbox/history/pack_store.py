@@ -248,21 +248,21 @@ class PackStore(CheckpointStore):
         """See `CheckpointStore.continue_in`. The copy shares the content by hard links."""
         if self.holds(folder):
             raise HistoryError(f"{folder} holds a history already; give another folder.")
-        with storing(folder):
+        with storing(folder), contextlib.ExitStack() as opened:
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 check_folder(folder)
+                # without the lock, `stores.remove_stale` would remove a temporary folder during a long copy
+                opened.callback(os.close, _lock_folder(folder))
                 packs = PackFolder(folder.parent, f"{folder.name}/{PACKS}", make=True)
             except NotOwnFileError as error:
                 raise HistoryError(f"The history in {folder} cannot be used: {error}.") from error
-            try:
-                with self._mutex:
-                    index = self._index
-                    for name, size in index.packs().items():
-                        self._pack_folder.share(name, packs, size)
-                    write_copy(folder, index)
-            finally:
-                packs.close()
+            opened.callback(packs.close)
+            with self._mutex:
+                index = self._index
+                for name, size in index.packs().items():
+                    self._pack_folder.share(name, packs, size)
+                write_copy(folder, index)
 
     def continued_in(self, folder: Path) -> PackStore:
         self.continue_in(folder)
@@ -373,7 +373,7 @@ def _repack(
 ) -> list[str]:
     """Replace each pack that has unused content by a new pack with only the used content. Return the old packs' names.
 
-    Damaged pieces are left out.
+    Damaged pieces are left out. Raises HistoryNotWrittenError.
     """
     gone = []
     for number, name, size in index.sql.execute("SELECT number, name, size FROM packs").fetchall():
@@ -386,8 +386,11 @@ def _repack(
         writer = PackWriter(packs)
         new.append(writer)
         for digest, offset, length, check in sorted(needed, key=lambda row: row[1]):
-            with contextlib.suppress(HistoryError, FileNotFoundError):
-                writer.add(reader.read(digest, name, offset, length, check))
+            try:
+                piece = reader.read(digest, name, offset, length, check)
+            except (HistoryError, FileNotFoundError):
+                continue
+            writer.add(piece)
         writer.finish()
         index.sql.execute("DELETE FROM objects WHERE pack = ?", (number,))
         index.sql.execute("DELETE FROM packs WHERE number = ?", (number,))

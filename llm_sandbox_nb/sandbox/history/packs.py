@@ -124,23 +124,22 @@ class PackFolder:
         except FileNotFoundError as error:
             raise HistoryError(f"The history in {self.path.parent} is damaged: {name} is missing.") from error
         try:
-            with contextlib.suppress(FileExistsError):
-                try:
-                    os.link(
-                        name,
-                        name,
-                        src_dir_fd=self._descriptor,
-                        dst_dir_fd=other._descriptor,
-                        follow_symlinks=False,
-                    )
-                except FileExistsError:
-                    raise
-                except OSError:
-                    with os.fdopen(os.dup(source), "rb") as file, other.create(name) as copy:
-                        while data := file.read(min(size, _COPY_BYTES)):
-                            copy.write(data)
-                            size -= len(data)
-                    other.finish(name)
+            os.link(
+                name,
+                name,
+                src_dir_fd=self._descriptor,
+                dst_dir_fd=other._descriptor,
+                follow_symlinks=False,
+            )
+        except FileExistsError:
+            pass
+        except OSError:
+            other.remove(name + PARTIAL)  # an earlier call may have been interrupted
+            with os.fdopen(os.dup(source), "rb") as file, other.create(name) as copy:
+                while data := file.read(min(size, _COPY_BYTES)):
+                    copy.write(data)
+                    size -= len(data)
+            other.finish(name)
         finally:
             os.close(source)
 

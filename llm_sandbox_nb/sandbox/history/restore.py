@@ -22,7 +22,7 @@ from typing import Any
 
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.sandbox.contract import Restored
-from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.errors import HistoryError, SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
 from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Chunk, Entry, parents
@@ -102,6 +102,11 @@ class _Restore:
         safety = await self._history.take_locked(
             await self._connect(), {self._id}, spare=SPARE_BYTES_OF_RESTORE, walk=True
         )
+        if not await asyncio.to_thread(share_a_top, self._history.entries, self._target):
+            raise HistoryError(
+                f"The checkpoint {self._id} is from another isolation, which keeps other folders; open a sandbox with "
+                "the isolation of that run."
+            )
         plan = await self._plan(self._history.entries)
         files = plan.paths
         for _ in range(_MAX_ROUNDS):
@@ -176,6 +181,14 @@ class _Restore:
             self._history.head = self._id
             scan.discard(found)
         return plan
+
+
+def share_a_top(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> bool:
+    """Return True if a top folder of `target` is a top folder of `current`. No entry lies above a top folder."""
+    return any(
+        path in current and not any(up in manifest for manifest in (current, target) for up in parents(path))
+        for path in target
+    )
 
 
 def _after(before: Mapping[str, Entry], plan: Plan) -> dict[str, Entry]:

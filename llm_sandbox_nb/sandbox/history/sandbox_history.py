@@ -125,7 +125,8 @@ class SandboxHistory:
             for path in chain(found, (entry.group for entry in found.values() if entry.group))
         ):
             raise HistoryError(
-                f"The history in {store.folder} is damaged: it has a file outside of the sandbox's folder."
+                f"The history in {store.folder} has a file outside of the sandbox's folder: it is damaged, or from "
+                "another isolation."
             )
         return found
 
@@ -187,9 +188,9 @@ class SandboxHistory:
 
     # -- checkpoints ---------------------------------------------------------------------------------------
 
-    async def take(self, connection: ExecutorConnection) -> str:
+    async def take(self, connection: ExecutorConnection, pinned: Collection[str] = ()) -> str:
         async with self.lock:
-            return await self.take_locked(connection)
+            return await self.take_locked(connection, pinned)
 
     async def take_locked(
         self,

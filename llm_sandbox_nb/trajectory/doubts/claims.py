@@ -13,6 +13,7 @@ from llm_sandbox_nb.trajectory.doubts.evidence import (
     Action,
     Evidence,
     Version,
+    comes_after,
     ending_of,
     name_of,
 )
@@ -118,7 +119,8 @@ def _claims(evidence: Evidence, sentence: str, checks: list[CheckRun]) -> Iterat
         _COMMITTED.search(sentence)
         and not _NOT.search(sentence)
         and not any(
-            re.search(r"\bgit\b[^\n;|]*\b(?:commit|push|pr)\b|\bgh\b", action.command)
+            comes_after(action.command, r"\bgit\b", r"\b(?:commit|push|pr)\b")
+            or re.search(r"\bgh\b", action.command)
             for action in evidence.actions
         )
     ):

@@ -13,6 +13,7 @@ from llm_sandbox_nb.trajectory.doubts.evidence import (
     PROGRAMS,
     Action,
     Evidence,
+    comes_after,
     ending_of,
     is_aside,
     name_of,
@@ -292,13 +293,13 @@ _QUIET = re.compile(
     r"\|\|\s*echo\s+[\"']?(?:0|none|null|nan|\[\]|\{\})?[\"']?\s*(?:>|$))(?P<after>(?:\s*\|\|\s*)?[^\n;]*)"
 )
 _SWALLOWS = re.compile(
-    r"except(?:\s+(?:Exception|BaseException))?(?:\s+as\s+\w+)?\s*:\s*(?:#[^\n]*)?\n?\s*(?:pass|continue|"
-    r"return(?:\s+(?:None|0|0\.0|\[\]|\{\}|''|\"\"|False))?|\w+\s*=\s*(?:0|None|0\.0))\s*(?:#[^\n]*)?(?:\n|$|"
-    r";)"
+    r"except(?:\s++(?:Exception|BaseException))?(?:\s++as\s++\w++)?\s*+:\s*+(?:#[^\n]*+\s*+)?(?:pass|continue|"
+    r"return(?:\s++(?:None|0|0\.0|\[\]|\{\}|''|\"\"|False))?|\w++\s*+=\s*+(?:0|None|0\.0))[^\S\n]*+(?:#[^\n]*+)?"
+    r"(?:\n|$|;)"
     r"|on_bad_lines\s*=\s*[\"']skip[\"']|error_bad_lines\s*=\s*False|"
-    r"catch\s*(?:\(\s*\w*\s*\))?\s*\{\s*(?://[^\n]*)?\s*\}|"
-    r"contextlib\.suppress\(Exception\)|\bsuppress\((?:Base)?Exception\)|rescue\s*(?:=>\s*\w+)?\s*\n\s*(?:nil|"
-    r"next)|\bset \+e\b"
+    r"catch\s*+(?:\(\s*+\w*+\s*+\)\s*+)?\{\s*+(?://[^\n]*+\s*+)?\}|"
+    r"contextlib\.suppress\(Exception\)|\bsuppress\((?:Base)?Exception\)|"
+    r"rescue(?:\s*+=>\s*+\w++)?[^\S\n]*+\n\s*+(?:nil|next)|\bset \+e\b"
 )
 
 
@@ -324,10 +325,10 @@ def _without_effect(evidence: Evidence, action: Action) -> str:
             if refused and not same
             else ""
         )
-    if action.failed or action.writes or not re.search(r"\bsed\b[^\n;&|]*\s-i", action.command):
+    if action.failed or action.writes or not comes_after(action.command, r"\bsed\b", r"\s-i"):
         return ""
-    if action.result.changes_incomplete or re.search(
-        r"\bsed\b[^\n;&|]*/(?:tmp|etc|usr|home|root)/", action.command
+    if action.result.changes_incomplete or comes_after(
+        action.command, r"\bsed\b", r"/(?:tmp|etc|usr|home|root)/"
     ):
         return ""
     files = [

@@ -13,6 +13,7 @@ from llm_sandbox_nb.trajectory.doubts.evidence import (
     Action,
     Evidence,
     Version,
+    comes_after,
     ending_of,
     is_aside,
     name_of,
@@ -210,7 +211,7 @@ def _made_anew(action: Action, version: Version) -> bool:
         for part in re.split(r"[;\n]|&&", action.command)
         if not _LOOKS_AT.match(part) or ">" in part or "|" in part
     )
-    moved = re.search(rf"\b(?:mv|cp)\b[^\n;&|]*{name}\s*(?:$|[;&|\n)])", action.command, re.MULTILINE)
+    moved = comes_after(action.command, r"\b(?:mv|cp)\b", rf"{name}\s*(?:$|\))")
     return not moved and len(re.findall(name, command)) < 2 and "-i" not in action.command.split()
 
 

@@ -17,7 +17,7 @@ a step also sends more bytes than it receives."""
 _HOST = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)+")
 _URL_HOST = re.compile(r"\bhttps?://(?:[^/\s@\"']*@)?([A-Za-z0-9.-]+)")
 _REMOTE = re.compile(r"(?:[\w.-]+@)?([A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+):")
-_POSTS = re.compile(r"\.(?:post|put|patch)\(|\bmethod=[\"'](?:POST|PUT|PATCH)|\burlopen\([^)]*\bdata=")
+_POSTS = re.compile(r"\.(?:post|put|patch)\(|\bmethod=[\"'](?:POST|PUT|PATCH)|\burlopen\([^)]{0,400}\bdata=")
 _LOCAL_HOST_PATTERN = re.compile(r"localhost|127\.[\d.]+|0\.0\.0\.0|.*\.local(?:host)?")
 _CURL_DATA = re.compile(r"-[A-Za-z]*[dFT].*|--(?:data.*|form.*|json|upload-file)(?:=.*)?")
 _WGET_DATA = re.compile(r"--(?:post|body)-(?:data|file)(?:=.*)?")

@@ -16,7 +16,7 @@ from llm_sandbox_nb.trajectory.doubts.table_columns import TABLES, cells_of
 from llm_sandbox_nb.trajectory.events import Doubt
 
 _PLACEHOLDER = re.compile(
-    r"^\W*(?:todo|tbd|tba|fixme|xxx+|placeholder|lorem ipsum\b.*|n/?a|nan|none|null|undefined|"
+    r"(?s:(?=.{0,1000}\Z))^\W*(?:todo|tbd|tba|fixme|xxx+|placeholder|lorem ipsum\b.*|n/?a|nan|none|null|undefined|"
     r"insert .{1,40} here|your .{1,30} here|"
     r"<[a-z _-]+>|\[(?:insert|your|placeholder)[^\]]*\]|coming soon|not implemented|dummy|sample text|"
     r"example output|\.\.\.|result goes here|"

@@ -33,7 +33,7 @@ _MAX_PATTERNS = 12
 _MAX_COMMANDS = 300
 _WORD_CHARACTERS = 200
 _LONG_WORD = re.compile(r"(?<!\S)\S{201,}")
-_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
+_HUNK = re.compile(r"@@ -(\d{1,9})(?:,\d+)? \+\d+(?:,\d+)? @@")
 _NAME = re.compile(r"[\w.*?$%{}\[\]~/-]*\w[\w.*?$%{}\[\]~/-]*")
 _IMPORT = re.compile(r"^[ \t+]*(?:from[ \t]+([\w.]+)[ \t]+import|import[ \t]+([\w.]+))", re.MULTILINE)
 _WILD = re.compile(r"\$\{\w+\}|\$\w+|\{[^{}]*\}|%\w|\[[^\]]*\]")
@@ -172,6 +172,15 @@ def names_in(text: str) -> list[str]:
     for first, second in _IMPORT.findall(text):
         found[f"{(first or second).split('.')[0]}.py"] = None
     return list(found)
+
+
+def comes_after(command: str, first: str, then: str) -> bool:
+    """Return True if the pattern `then` matches after the pattern `first` in a simple command of a shell command.
+
+    One pattern for both would need quadratic time for a hostile command.
+    """
+    parts = re.split(r"[\n;&|]", command)
+    return any((found := re.search(first, part)) and re.search(then, part[found.end() :]) for part in parts)
 
 
 @dataclass(eq=False)

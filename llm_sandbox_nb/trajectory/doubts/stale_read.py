@@ -17,7 +17,7 @@ from llm_sandbox_nb.trajectory.doubts.evidence import (
 from llm_sandbox_nb.trajectory.events import Doubt
 
 _VERSIONED = re.compile(
-    r"(?:[-_ .]?(?:v?\d+|new|old|fixed|final|clean(?:ed)?|corrected|updated|latest|raw|tmp|draft|copy|backup|"
+    r"(?:[-_ .]?(?:v?\d++|new|old|fixed|final|clean(?:ed)?|corrected|updated|latest|raw|tmp|draft|copy|backup|"
     r"full|all|filtered|sorted|dedup\w*|processed|better|good|right|utc|rounded))+$",
     re.IGNORECASE,
 )

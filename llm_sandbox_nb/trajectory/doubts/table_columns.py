@@ -91,7 +91,8 @@ def _columns_gone(version: Version) -> list[str]:
 
 
 def cells_of(line: str) -> list[str]:
-    """Split a row of a table into cells at its most frequent delimiter."""
+    """Split a row of a table into cells at its most frequent delimiter. Only the text before a CR counts."""
+    line = line.partition("\r")[0]
     delimiter = max(",;\t|", key=line.count)
     if delimiter not in line:
         return [line.strip()]
@@ -110,10 +111,10 @@ def _keys(text: str | None) -> list[str] | None:
         return None
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             value = json.loads(text.partition("\n")[0])
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     if isinstance(value, list):
         value = value[0] if value else None

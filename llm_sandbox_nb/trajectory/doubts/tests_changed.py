@@ -35,7 +35,8 @@ _SHARED = re.compile(
 _ASKED = re.compile(
     r"\b(?:write|add|create|extend|update|improve|change|rename|port|convert|migrate|refactor|rewrite|adapt|"
     r"generate|delete|remove|move|"
-    r"edit|modify|correct|cover)\b\W+(?:[\w`'./-]+\W+){0,5}?(?:(?:unit |regression )?tests?\b|checks?\b|"
+    r"edit|modify|correct|cover)\b\W++(?:[\w`'./-]++\W++){0,5}?[\w`'./-]*?\b(?:"
+    r"(?:unit |regression )?tests?\b|checks?\b|"
     r"specs?\b|test_\w+|fixtures?\b|snapshots?\b|"
     r"check(?:er)?\.\w+|lint\w*|config\w*|workflows?\b|CI\b)",
     re.IGNORECASE,

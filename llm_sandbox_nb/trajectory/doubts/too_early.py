@@ -12,6 +12,7 @@ from llm_sandbox_nb.trajectory.doubts.evidence import (
     Action,
     Evidence,
     Version,
+    comes_after,
     ending_of,
     name_of,
 )
@@ -117,7 +118,6 @@ def _source_changed(evidence: Evidence, version: Version, action: Action) -> str
 def _made_again(evidence: Evidence, version: Version, after: int) -> bool:
     """Return True if a later command probably made the file again."""
     name = name_of(version.path)
-    pattern = re.compile(rf"(?:>|\btee\b|\b(?:cp|mv)\b|-o\b)[^\n;&|]*{re.escape(name)}")
     for action in evidence.actions[after:]:
         if action.kind != "bash" or action.failed:
             continue
@@ -126,7 +126,9 @@ def _made_again(evidence: Evidence, version: Version, after: int) -> bool:
             for file in action.reads
             if ending_of(file.path) in PROGRAMS and runs_program(action, file.path)
         ]
-        if pattern.search(action.command) or any(name in (program.text or "") for program in programs):
+        if comes_after(action.command, r">|\btee\b|\b(?:cp|mv)\b|-o\b", re.escape(name)) or any(
+            name in (program.text or "") for program in programs
+        ):
             return True
     return False
 

@@ -229,10 +229,12 @@ def test_a_damaged_record_is_one_sentence(content: Any, why: str) -> None:
     assert why in refused(content)
 
 
-def test_odd_numbers_do_not_count() -> None:
+@pytest.mark.parametrize("time", ["99999-01-01", "1899-01-01", -1, 1.8e12])
+def test_odd_numbers_do_not_count(time: object) -> None:
     odd = {"prompt_tokens": -5, "completion_tokens": 2**70, "cached_tokens": True, "cost_usd": "x"}
-    step = {"source": "agent", "message": "", "metrics": odd, "timestamp": "99999-01-01"}
+    step = {"source": "agent", "message": "", "metrics": odd, "timestamp": time}
     found = read({**ATIF, "steps": [step]})
+    assert {event.time for event in found.events} == {0.0}
     assert found.usage.total_tokens == 0
     assert found.usage.cost is None
     stats = {"tokens_sent": -5, "tokens_received": 2**70, "instance_cost": "x"}

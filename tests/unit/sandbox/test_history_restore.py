@@ -19,9 +19,9 @@ from support import examples
 
 from llm_sandbox_nb.sandbox.contract import Checkpoint
 from llm_sandbox_nb.sandbox.history import restore as sending
-from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest
+from llm_sandbox_nb.sandbox.history.manifest import FOLDER, Entry, Manifest
 from llm_sandbox_nb.sandbox.history.pack_store import PackStore
-from llm_sandbox_nb.sandbox.history.restore import Plan, RestoreBody, plan_restore
+from llm_sandbox_nb.sandbox.history.restore import Plan, RestoreBody, plan_restore, share_a_top
 from llm_sandbox_nb.sandbox.history.snapshot import HEAD
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
@@ -285,3 +285,20 @@ def test_the_shell_comes_last(tmp_path: Path) -> None:
     assert body_of(Plan(), store, b"state") == HEAD.pack(ord("S"), 5) + b"state"
     assert body_of(Plan(), store) == b""
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("current", "target", "shared"),
+    [
+        (["/", "/w", "/w/f"], ["/", "/w"], True),
+        (["/w", "/w/f"], ["/w", "/w/g"], True),
+        (["/etc", "/w", "/w/f"], ["/home", "/w"], True),
+        (["/", "/w", "/w/f"], ["/w", "/w/f"], False),
+        (["/w", "/w/f"], ["/", "/w", "/w/f"], False),
+        (["/etc", "/w"], ["/tmp/w", "/tmp/w/f"], False),
+    ],
+)
+def test_histories_of_one_isolation_share_a_top_folder(
+    current: list[str], target: list[str], shared: bool
+) -> None:
+    assert share_a_top(*(dict.fromkeys(paths, Entry(FOLDER)) for paths in (current, target))) is shared

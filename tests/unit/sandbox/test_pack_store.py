@@ -5,8 +5,10 @@ test_checkpoint_store.py.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,13 +16,13 @@ from typing import Any, cast
 import pytest
 from history_help import ROOT, file_entry, files_at, keep
 
-from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.sandbox.history import pack_store
+from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError
+from llm_sandbox_nb.sandbox.history import index_copy, pack_store, stores
 from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.index import kept_entry
 from llm_sandbox_nb.sandbox.history.manifest import Entry
 from llm_sandbox_nb.sandbox.history.pack_store import PackStore
-from llm_sandbox_nb.sandbox.history.packs import PackReader
+from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackReader
 from llm_sandbox_nb.sandbox.history.sandbox_history import SandboxHistory
 
 
@@ -31,12 +33,58 @@ def test_another_database_is_no_history(tmp_path: Path) -> None:
         PackStore(tmp_path / "bad")
 
 
+def test_a_reader_may_begin_while_many_files_are_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PackStore(tmp_path)
+    keep(store, "a", {"/x": b"one"})
+    files, trust = {f"/{number:0200}": b"" for number in range(3_000)}, index_copy._trust_nothing
+
+    def just_in_time(sql: Any, *, attached: int) -> None:
+        trust(sql, attached=attached)
+        if attached and len(store.checkpoints()) == 1:
+            keep(store, "b", files, "a")
+
+    monkeypatch.setattr(index_copy, "_trust_nothing", just_in_time)
+    with stores.reading_history(tmp_path) as reader:
+        assert len(files_at(reader, "b")) == len(files)
+    store.close()
+
+
 def test_packs_have_the_content_that_is_used_and_no_more(tmp_path: Path) -> None:
     store = PackStore(tmp_path, limit=100_000)
     for number in range(12):
         keep(store, f"c{number}", {"/x": os.urandom(20_000)}, f"c{number - 1}" if number else None)
     assert store.dropped
     assert sum(path.stat().st_size for path in (tmp_path / "packs").iterdir()) == store.size
+    store.close()
+
+
+@pytest.mark.parametrize("fails", ["create", "finish"])
+def test_content_that_cannot_be_moved_to_a_new_pack_stays_in_the_old_one(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PackStore(tmp_path, limit=100_000)
+    kept, packs = {"/kept": os.urandom(10_000)}, tmp_path / "packs"
+    for number in range(2):
+        keep(store, f"c{number}", {**kept, "/x": os.urandom(40_000)}, f"c{number - 1}" if number else None)
+    change, names = getattr(PackFolder, fails), set[str]()
+
+    def only_the_first(self: PackFolder, name: str) -> Any:
+        names.add(name)
+        if len(names) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return change(self, name)
+
+    monkeypatch.setattr(PackFolder, fails, only_the_first)
+    keep(store, "c2", {**kept, "/x": os.urandom(40_000)}, "c1")
+    assert len(names) > 1
+    assert [files_at(store, one.id)["/kept"] for one in store.checkpoints()] == [kept["/kept"]] * 3
+    assert {path.name for path in packs.iterdir()} == {*store._index.packs()}
+    monkeypatch.undo()
+    keep(store, "c3", kept, "c2")
+    assert store.dropped
+    assert files_at(store, "c3") == kept
     store.close()
 
 
@@ -95,6 +143,60 @@ def test_another_history_goes_on_without_a_second_copy(tmp_path: Path) -> None:
     store.continue_in(tmp_path / "two")
     (pack,) = (tmp_path / "one" / "packs").iterdir()
     assert (tmp_path / "two" / "packs" / pack.name).stat().st_ino == pack.stat().st_ino
+    store.close()
+
+
+@pytest.fixture
+def no_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy is on another filesystem, so its content is copied."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refused)
+
+
+@pytest.mark.usefixtures("no_links")
+def test_a_copy_that_failed_half_way_is_completed_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PackStore(tmp_path / "one")
+    keep(store, "a", {"/x": b"precious"})
+
+    def full(self: PackFolder, name: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PackFolder, "finish", full)
+        with pytest.raises(HistoryNotWrittenError, match="No space left"):
+            store.continue_in(tmp_path / "two")
+    other = store.continued_in(tmp_path / "two")
+    assert files_at(other, "a") == {"/x": b"precious"}
+    other.close()
+    store.close()
+
+
+@pytest.mark.usefixtures("no_links")
+def test_a_temporary_copy_that_takes_minutes_is_not_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    store, folder = PackStore(tmp_path / "one"), stores.temporary_folder()
+    keep(store, "a", {"/x": b"precious"})
+    share = PackFolder.share
+
+    def slow(self: PackFolder, name: str, other: PackFolder, size: int) -> None:
+        os.utime(folder, (0, 0))
+        stores.remove_stale()
+        share(self, name, other, size)
+
+    monkeypatch.setattr(PackFolder, "share", slow)
+    other = store.continued_in(folder)
+    assert files_at(other, "a") == {"/x": b"precious"}
+    other.close()
+    os.utime(folder, (0, 0))
+    stores.remove_stale()
+    assert not folder.exists()
     store.close()
 
 

@@ -76,6 +76,7 @@ def test_null_counts_as_left_out() -> None:
         ({"action": "rewind"}, "'rewind' needs 'step'."),
         ({"action": "rewind", "step": True}, "'step' must be the number of a step"),
         ({"action": "rewind", "step": 1, "what": "all"}, "'what' must be one of both, files, conversation."),
+        ({"action": "undo", "others": "maybe"}, "'others' must be true or false."),
         (
             {"action": "fork", "step": -1},
             "'step' must be the number of a step, or 0 for the time before the first step.",

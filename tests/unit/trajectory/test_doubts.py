@@ -177,6 +177,23 @@ def test_every_place_shows_the_same(recorded: Path, capsys: pytest.CaptureFixtur
     assert (row["doubts"], row["first_doubt"]) == (len(expected), expected[0])
 
 
+def test_the_row_of_a_watched_run_follows_rewinds_and_undos(recorded: Path) -> None:
+    events, watched = list(read_journal(recorded)), WatchedRun()
+
+    def row(*more: ev.Event) -> tuple[int, int]:
+        for event in more:
+            watched.add(json.loads(ev.dump_event(event)))
+        told = watched.to_json(live=False, away=False)
+        return told["steps"], len(told["doubts"])
+
+    ended = row(*events)
+    assert min(ended) > 0
+    first, second = (ev.Rewound(to=events[0].id, step=0) for _ in range(2))
+    assert row(first) == (0, 0)
+    assert row(second, ev.Rewound(to=first.id, step=0, undo_of=second.id)) == (0, 0)
+    assert row(ev.Rewound(to=events[-1].id, step=ended[0], undo_of=first.id)) == ended
+
+
 def test_a_journal_without_doubts_gets_them_when_it_is_read(recorded: Path, tmp_path: Path) -> None:
     with_doubts = list(read_journal(recorded))
     bare = [event for event in with_doubts if not isinstance(event, ev.Facts)]
@@ -278,6 +295,80 @@ def test_a_hostile_record_is_bounded() -> None:
     found = doubts(events)
     assert len(found) <= 20
     assert all(len(one.text) <= 200 for one in found)
+
+
+def written_file(step: int, path: str, text: str, before: str | None = None) -> list[ev.Event]:
+    """A call that writes a whole file of the working folder `/w`."""
+    change = ev.FileDiff(
+        path=f"/w/{path}",
+        kind="added" if before is None else "modified",
+        size=len(text),
+        diff=unified(path, before or "", text, 99_999)[0],
+    )
+    call: Any = {"step": step, "call_id": f"c{step}"}
+    arguments = {"command": "create", "path": f"/w/{path}", "file_text": text}
+    proposed = ev.CallProposed(**call, tool="str_replace_editor", raw_arguments="{}", arguments=arguments)
+    return [proposed, ev.CallFinished(**call, observation="", changes=[change])]
+
+
+ROOT = ev.SandboxReady(sandbox_id="s", protection={}, start_time=0.0, root="/w")
+
+
+def test_a_table_with_carriage_returns_loses_a_column() -> None:
+    """A lone CR, the line end of old Macs, ends the header and not the run."""
+    tables = "name,age\r1,2\r3,4\r", "nom,age\r1,2\r3,4\r"
+    first, second = written_file(1, "data.csv", tables[0]), written_file(2, "data.csv", tables[1], tables[0])
+    finish = ev.RunFinished(stop_reason="submitted", answer="Done.", steps=2)
+    found = doubts([start_event(), ROOT, *first, *second, finish])
+    assert "data.csv has lost the column name" in [one.text for one in found]
+
+
+HOSTILE_TEXTS = {
+    "a.json": "[" * 60_000,
+    "a.rb": "rescue" + "\n" * 30_000,
+    "a.py": "except:" + "\n" * 30_000,
+    "a.js": "catch(" + " " * 31_000,
+    "output/answer.txt": "." * 100_000 + "x",
+}
+LONG_NAME = f"data_{'1' * 60}x.csv"
+HOSTILE_COMMANDS = {
+    "sed " * 8_000: "",
+    "git " * 8_000: "",
+    "urlopen( " * 3_500: "",
+    "sort input/raw.csv": LONG_NAME,
+    "sort -u input/raw.csv": "data_new.csv",
+    f"cat {LONG_NAME}": "output/made.csv",
+}
+"""Commands, and the file that each of them changes."""
+
+
+@pytest.mark.timeout(60)  # a time-out is what is tested
+@pytest.mark.parametrize("task", ["A task", "Create\n" + "-" * 79 + "\nA table.", "write " + "a/" * 2_000])
+def test_what_a_model_writes_does_not_keep_the_rules_busy(task: str) -> None:
+    """Patterns with two ways to match the same characters need seconds or years for these texts."""
+    events: list[ev.Event] = [start_event(task=task, inputs=["raw.csv"]), ROOT]
+    for path, text in HOSTILE_TEXTS.items():
+        step = len(events)
+        events += written_file(step, path, "{}" if path == "a.json" else text)
+        events += written_file(step + 1, path, text, "{}")
+        made = ev.FileDiff(path="/w/output/made.csv", kind="added", size=1, diff=None)
+        events += called(step + 2, f"python3 {path} > output/made.csv", exit_code=0, changes=[made])
+    for command, path in HOSTILE_COMMANDS.items():
+        change = ev.FileDiff(path=f"/w/{path}", kind="modified", size=9, lines=9, lines_before=99)
+        events += called(len(events), f"{command} > {path}", exit_code=0, changes=[change] if path else [])
+    trajectory, finder = Trajectory(), DoubtFinder()
+    for event in [*events, ev.RunFinished(stop_reason="submitted", answer="It is committed.", steps=99)]:
+        trajectory.add(event)
+        if isinstance(event, ev.CallFinished):
+            finder.newest(trajectory, event)
+    assert trajectory.finish
+    assert len(finder.all(trajectory, trajectory.finish)) <= 20
+
+
+def test_the_line_number_of_a_hostile_diff_may_have_any_length() -> None:
+    change = ev.FileDiff(path="output/a.txt", kind="added", size=9, diff=f"@@ -{'9' * 5_000} +1 @@\n+a\n")
+    finish = ev.RunFinished(stop_reason="submitted", answer="Done.", steps=1)
+    assert doubts([start_event(), *called(1, "./make", exit_code=0, changes=[change]), finish]) == []
 
 
 def test_a_repeated_action_costs_the_same_however_often_it_was_repeated(

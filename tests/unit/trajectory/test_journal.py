@@ -138,6 +138,14 @@ def test_a_file_of_another_kind_is_no_journal(content: bytes, tmp_path: Path) ->
         list(read_journal(path))
 
 
+@pytest.mark.parametrize("time", ["Infinity", "NaN", "1e300", "-1", "1" + "0" * 400])
+def test_a_time_that_no_calendar_has_makes_no_event(time: str, tmp_path: Path) -> None:
+    """A received run with such a time would end the list of all runs."""
+    (tmp_path / JOURNAL).write_text(f'{{"kind":"note","text":"t","time":{time}}}\n')
+    with pytest.raises(JournalError, match="line 1: not an event"):
+        list(read_journal(tmp_path))
+
+
 def test_kinds_and_fields_of_a_later_version_are_kept(tmp_path: Path) -> None:
     line = '{"id":"x","parent":null,"time":1.0,"kind":"branch.made","more":{"a":[1]}}'
     (tmp_path / JOURNAL).write_text(f"{line}\n")

@@ -15,6 +15,10 @@ START: dict[str, Any] = {"kind": "run.started", "time": 100.0, "task": "Tidy up"
 ASKED: dict[str, Any] = {"kind": "model.requested", "step": 5}
 ENDED: dict[str, Any] = {"kind": "run.finished", "stop_reason": "submitted", "steps": 5}
 BACK: dict[str, Any] = {"kind": "rewound", "id": "b", "step": 2, "what": "both"}
+UNDONE: dict[str, Any] = {"kind": "rewound", "id": "u", "undo_of": "b", "step": 5}
+AGAIN: list[dict[str, Any]] = [
+    {"kind": "continued"}, {**ASKED, "step": 3}, {**ENDED, "stop_reason": "answered", "steps": 3, "answer": "other"},
+]  # fmt: skip
 
 
 def journal(folder: Path, *events: dict[str, Any], name: str = "r") -> Path:
@@ -34,6 +38,15 @@ def journal(folder: Path, *events: dict[str, Any], name: str = "r") -> Path:
         ([ASKED, ENDED, BACK, {"kind": "rewound", "id": "u", "undo_of": "b", "step": 5}], "submitted", 5),
         ([ASKED, ENDED, BACK, {"kind": "continued"}, {**ASKED, "step": 3}], "open", 3),
         ([ASKED, ENDED, {"kind": "forked", "step": 1}], "submitted", 5),
+        ([ASKED, ENDED, BACK, *AGAIN, UNDONE], "submitted", 5),
+        ([ASKED, ENDED, BACK, *AGAIN[:2], UNDONE], "submitted", 5),
+        ([ASKED, BACK, *AGAIN, UNDONE], "ready", 5),
+        (
+            [ASKED, ENDED, BACK, *AGAIN, {**BACK, "id": "b2"}, {**UNDONE, "undo_of": "b2"}, UNDONE],
+            "submitted",
+            5,
+        ),
+        ([ASKED, ENDED, BACK, *AGAIN, UNDONE, {**BACK, "id": "b2"}], "ready", 2),
     ],
 )
 def test_how_a_run_ended(tmp_path: Path, events: list[dict[str, Any]], state: str, steps: int) -> None:
@@ -52,6 +65,13 @@ def test_the_beginning_of_the_answer_is_kept(tmp_path: Path) -> None:
     assert answer("b", ASKED, {**ENDED, "answer": "x" * 5000}) == "x" * 300
     assert answer("c", ASKED, ENDED) is None
     assert answer("d", ASKED, {**ENDED, "answer": "42"}, BACK) is None, "a rewound run has no answer yet"
+    assert answer("e", ASKED, {**ENDED, "answer": "42"}, BACK, *AGAIN, UNDONE) == "42", "of the first attempt"
+
+
+def test_a_run_with_a_very_long_task_is_listed(tmp_path: Path) -> None:
+    found = summarize(journal(tmp_path, {**START, "task": "x" * 3_000_000}, ASKED, ENDED))
+    assert found is not None
+    assert (found.task, found.state, found.steps) == ("x" * 300, "submitted", 5)
 
 
 @pytest.mark.parametrize("after", [[], [{"kind": "forked", "step": 1}]])
@@ -100,6 +120,10 @@ def test_only_the_ends_of_a_long_journal_are_read(tmp_path: Path, monkeypatch: p
         "[" * 100_000,
         '{"kind": "run.started"}',
         '{"kind": "run.started", "time": "x"}',
+        '{"kind": "run.started", "time": Infinity}',
+        '{"kind": "run.started", "time": NaN}',
+        '{"kind": "run.started", "time": -1}',
+        '{"kind": "run.started", "time": 1%s}' % ("0" * 400),
         "null",
     ],
 )

@@ -122,3 +122,10 @@ def test_known_costs_of_all_branches_are_summed_although_one_is_not_known() -> N
     trajectory = Trajectory([one, two, three])
     assert (trajectory.known_cost, trajectory.total_usage.cost) == (0.75, None)
     assert trajectory.at("a").known_cost == 0.75
+
+
+def test_messages_of_a_stranger_may_lack_every_field() -> None:
+    said = ev.MessageAdded(message={}), ev.ModelReplied(step=1, message={"role": "tool"})
+    shown = ev.CallDecided(step=1, call_id="c", action="observe", observation="x")
+    trajectory = Trajectory([*said, shown])
+    assert list(trajectory.messages()) == [{}, {"role": "tool"}]
