@@ -209,5 +209,7 @@ def _measure(given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that peers remove their containers
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # as Ctrl-C, so that peers remove their containers
     sys.exit(main())

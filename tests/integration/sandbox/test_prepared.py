@@ -109,7 +109,9 @@ def test_a_fork_takes_it_without_a_start(strong_isolation: str, monkeypatch: pyt
             (waiting,) = [entry.start.result().id for entry in keeper._prepared._entries]
             requests = Requests(monkeypatch)
             before = child_pids()
-            async with keeper._prepared._one_start:  # the sandbox for the next fork starts after the assertions
+            async with (
+                keeper._prepared._one_start
+            ):  # the sandbox for the next fork starts after the assertions
                 fork = await box.fork(point)
                 assert fork.id == waiting
                 assert not [one for one in requests.seen if "create" in one or one.startswith("process")]
