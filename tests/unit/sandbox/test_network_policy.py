@@ -10,6 +10,7 @@ from network_attacks import address_of_this_machine
 
 from llm_sandbox_nb.sandbox.network.policy import (
     NAMED_SETS,
+    PUBLIC,
     HostRule,
     Policy,
     PolicyRefusalError,
@@ -76,9 +77,8 @@ def test_addresses(address: str, words: str) -> None:
     assert found.startswith(words)
     assert bool(found) == bool(words)
     if words:
-        Policy([f"[{address}]:443" if ":" in address else f"{address}:443"]).check_address(
-            ipaddress.ip_address(address), 443
-        )
+        policy = Policy([f"[{address}]:443" if ":" in address else f"{address}:443"])
+        policy.check_address(ipaddress.ip_address(address), 443, PUBLIC)
 
 
 def test_an_address_of_this_machine_is_known_without_a_list() -> None:
@@ -102,6 +102,21 @@ def test_a_person_adds_to_the_list() -> None:
             policy.check(host, 443)
 
 
+def test_a_person_allows_a_private_address_for_one_connection() -> None:
+    policy, address = Policy(), ipaddress.ip_address("10.0.0.5")
+    policy.permit("10.0.0.5:5432", once=True)
+    policy.check_address(address, 5432, policy.check("10.0.0.5", 5432))
+    with pytest.raises(PolicyRefusalError, match="private"):
+        policy.check_address(address, 5432, PUBLIC)
+
+
+def test_a_denial_for_one_connection_allows_nothing() -> None:
+    policy = Policy()
+    policy.permit("!evil.org", once=True)
+    with pytest.raises(PolicyRefusalError, match="not in the list"):
+        policy.check("evil.org", 443)
+
+
 def test_options_that_contradict_each_other() -> None:
     assert SandboxOptions(allow=("pypi",)).network == "allow"
     sent = SandboxOptions(network="allow", allow=("pypi", "a.org:22"), secrets={"KEY": ("a.org",)})
@@ -120,6 +135,7 @@ def test_a_secret_without_a_value_or_a_host_is_refused_without_repeating_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert parse_secrets(["KEY=a.org,b.org"]) == {"KEY": ("a.org", "b.org")}
+    assert parse_secrets(["KEY=a.org", "KEY=b.org"]) == {"KEY": ("a.org", "b.org")}
     for entry in ("KEY", "KEY=", "KEY=sk-A VALUE", "1KEY=a.org"):
         with pytest.raises(ValueError, match="NAME=host") as caught:
             parse_secrets([entry])
