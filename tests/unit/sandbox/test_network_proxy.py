@@ -28,6 +28,7 @@ from network_attacks import (
     hello,
     name,
 )
+from support import eventually
 from virtual_time import run_in_virtual_time
 
 from llm_sandbox_nb.sandbox.contract import Connection
@@ -398,8 +399,7 @@ def test_slow_look_ups_hold_up_no_other_work_of_the_process(monkeypatch: pytest.
         ]
         try:
             for _ in range(2 * MAX_LOOKUPS):
-                while not looking.acquire(blocking=False):
-                    await asyncio.sleep(0)
+                await eventually(lambda: looking.acquire(blocking=False))
             async with asyncio.timeout(60):
                 assert await asyncio.to_thread(lambda: "done") == "done"
             assert not looking.acquire(blocking=False), "a sandbox has more look-ups at once than it may"
