@@ -239,7 +239,7 @@ async def _release(
         return pid
     except (ValueError, KeyError, OSError, EOFError, TimeoutError) as error:
         with contextlib.suppress(ProcessLookupError):
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # a process that survives would keep stderr open
         assert process.stderr is not None
         stderr = (await process.stderr.read(STDERR_KEPT_BYTES)).decode("utf-8", "replace").strip()
         await process.wait()
@@ -354,6 +354,7 @@ async def join(
         stderr=asyncio.subprocess.PIPE,
         env={},
         cwd="/",
+        start_new_session=True,  # as in `launch`
     )
 
 
