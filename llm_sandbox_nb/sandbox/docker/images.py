@@ -11,12 +11,15 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from llm_sandbox_nb.sandbox.docker.engine import PREFIX, connect, engine_errors, one_line
 from llm_sandbox_nb.sandbox.docker.ownership import owner_labels
 from llm_sandbox_nb.sandbox.errors import ImageError
 from llm_sandbox_nb.version import __version__
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.sandbox.docker.api import LogConfig
 
 Target = Literal["full", "slim"]
 Progress = Callable[[str], None]
@@ -220,6 +223,16 @@ def unusable(name: str, lacking: Iterable[str]) -> str:
     )
 
 
+def output_log() -> LogConfig:
+    """Return the setting of a container whose output is read at its end. The last megabyte of the output is kept.
+
+    Without this setting, the engine's default decides, and may keep nothing or everything.
+    """
+    from llm_sandbox_nb.sandbox.docker.api import LogConfig
+
+    return LogConfig(type=LogConfig.types.JSON, config={"max-size": "1m", "max-file": "1"})
+
+
 def _run_check(name: str) -> list[str]:
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
@@ -236,6 +249,7 @@ def _run_check(name: str) -> list[str]:
                 mem_limit="512m",
                 pids_limit=128,
                 labels=owner_labels(f"check-{token_hex(4)}", CHECK_TIMEOUT, {"check": name}),
+                log_config=output_log(),
             )
         except APIError as error:
             raise ImageError(f"The image {name} cannot be started: {one_line(error)}.") from error
