@@ -183,8 +183,9 @@ def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
 
 
 def rules_of(entries: Iterable[str]) -> list[HostRule]:
-    """Parse entries. Replace the words of `NAMED_SETS` by their hosts. Raises ValueError."""
-    return [HostRule.parse(host) for entry in entries for host in NAMED_SETS.get(entry, (entry,))]
+    """Parse entries. Replace the words of `NAMED_SETS`, also after a `!`, by their hosts. Raises ValueError."""
+    pairs = [(entry[: entry.startswith("!")], entry.removeprefix("!")) for entry in entries]
+    return [HostRule.parse(denial + host) for denial, word in pairs for host in NAMED_SETS.get(word, (word,))]
 
 
 def read_port(text: str) -> int:

@@ -182,6 +182,32 @@ def test_an_image_that_prints_without_an_end_fills_no_memory() -> None:
         assert "has no bash and no python3" in check_image(name).problem
 
 
+def test_an_image_whose_shell_does_not_end_is_no_dead_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "llm_sandbox_nb.sandbox.docker.images.CHECK_TIMEOUT", 1
+    )  # a time-out is what is tested
+    endless = "#!/usr/bin/python3\\nimport time\\ntime.sleep(3600)\\n"
+    with image_from(
+        SLIM_IMAGE, f"RUN rm /bin/sh && printf '{endless}' > /bin/sh && chmod +x /bin/sh"
+    ) as name:
+        assert "has no bash and no python3" in check_image(name).problem
+
+
+def test_a_check_shows_only_short_texts_of_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        "shell sh -",
+        "program bash 5.2",
+        "program python3 \u00b2.\u00b2",
+        "program git \x1b[2J",
+        f"package a {'1' * 999}",
+    ]
+    monkeypatch.setattr("llm_sandbox_nb.sandbox.docker.images._run_check", lambda name: lines)
+    found = check_image(SLIM_IMAGE)
+    assert "a sandbox needs 3.8 or later" in found.problem
+    assert {*found.programs} == {"bash", "python3"}
+    assert found.packages == {}
+
+
 def test_container_removed_in_use() -> None:
     async def body() -> str:
         async with docker_box() as box:

@@ -42,6 +42,7 @@ def allows(entries: str, host: str, port: int = 443) -> bool:
         ("*.example.org, !b.example.org", ["a.example.org:443"], ["b.example.org:443", "b.example.org:80"]),
         ("10.0.0.5:5432", ["10.0.0.5:5432"], ["10.0.0.5:443", "10.0.0.6:5432"]),
         ("[fd00::5]:8080", ["fd00::5:8080"], ["fd00::5:80"]),
+        ("*.org,!pypi", ["example.org:443"], ["pypi.org:443"]),
         ("pypi,github", ["files.pythonhosted.org:443", "api.github.com:443"], ["pypi.org.evil.org:443"]),
     ],
 )
