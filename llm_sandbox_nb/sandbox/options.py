@@ -175,7 +175,8 @@ class SandboxOptions:
         """
         unmet: dict[str, tuple[object, object]] = {}
         for name in [option.name for option in fields(self) if option.name not in ("directories", "env")]:
-            requested, started = getattr(self, name), getattr(running, name)
+            requested = getattr(self, name)
+            started = running.resources if name == "limits" else getattr(running, name)
             in_force = (
                 getattr(protection, name) if name in _PROTECTION_FIELDS else protection.details.get(name)
             )
