@@ -27,7 +27,7 @@ from llm_sandbox_nb.sandbox.bubblewrap.view import PROFILE_USERS, Argument, View
 from llm_sandbox_nb.sandbox.capabilities import ROOT_INSIDE, TO_BECOME, become_user, keep_only
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
 from llm_sandbox_nb.sandbox.network.door import HANDED
-from llm_sandbox_nb.sandbox.protocol.channel import Channel
+from llm_sandbox_nb.sandbox.protocol.channel import Channel, last_line
 from llm_sandbox_nb.sandbox.protocol.frames import StreamTransport
 from llm_sandbox_nb.sandbox.seccomp import load_filter
 
@@ -371,7 +371,7 @@ class PipedExecutor:
         transport = StreamTransport(process.stdout, process.stdin)
         transport.write_raw(executor_source())
         self.channel = Channel(transport)
-        self.channel.why_ended = lambda: self._stderr.decode("utf-8", "replace").strip()
+        self.channel.why_ended = lambda: last_line(self._stderr.decode("utf-8", "replace"))
 
     async def _read_stderr(self, stderr: asyncio.StreamReader) -> None:
         while data := await stderr.read(STDERR_KEPT_BYTES):

@@ -58,7 +58,7 @@ from llm_sandbox_nb.sandbox.options import (
     site_environment,
     stated_addresses,
 )
-from llm_sandbox_nb.sandbox.protocol.channel import LEASE, PING_EVERY, Channel, StreamTransport
+from llm_sandbox_nb.sandbox.protocol.channel import LEASE, PING_EVERY, Channel, StreamTransport, last_line
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
 from llm_sandbox_nb.sandbox.seccomp import load_filter
 
@@ -230,12 +230,8 @@ async def _attached(
     channel = Channel(transport, ping_every=min(PING_EVERY, lease / 4))
 
     def why_ended() -> str:
-        last = reader.stderr.splitlines()[-1:]
-        return (
-            f"its last message: {last[0][:200]}"
-            if last
-            else "the container was removed, or the engine stopped"
-        )
+        last = last_line(reader.stderr)
+        return f"its last message: {last}" if last else "the container was removed, or the engine stopped"
 
     channel.why_ended = why_ended
     common: dict[str, Any] = {
@@ -326,7 +322,7 @@ async def _start_administrator(container: str) -> tuple[Channel, Callable[[], Aw
     transport = StreamTransport(reader, writer)
     transport.write_raw(executor_source())
     channel = Channel(transport)
-    channel.why_ended = lambda: reader.stderr
+    channel.why_ended = lambda: last_line(reader.stderr)
     return channel, _nothing_to_kill
 
 

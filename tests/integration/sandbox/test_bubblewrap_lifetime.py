@@ -18,7 +18,7 @@ import support
 from llm_sandbox_nb import open_sandbox
 from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv
 from llm_sandbox_nb.sandbox.bubblewrap.launch import bubblewrap_path
-from llm_sandbox_nb.sandbox.bubblewrap.limits import Group, find_groups
+from llm_sandbox_nb.sandbox.bubblewrap.limits import Group, InForce, find_groups
 from llm_sandbox_nb.sandbox.bubblewrap.sandbox import remove_leftovers
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxLostError
 from llm_sandbox_nb.sandbox.open import start_sandbox
@@ -193,6 +193,18 @@ def test_a_start_whose_limits_cannot_be_applied_ends_with_an_error(monkeypatch: 
     with pytest.raises(IsolationUnavailableError, match="the kernel refuses"):
         support.run(start_sandbox(SandboxOptions("bubblewrap")))
     support.until(lambda: not support.descendants(os.getpid()) - others)
+
+
+def test_a_program_that_fails_at_its_start_is_lost_for_its_own_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    invalid = {9999: 1}
+    monkeypatch.setattr(
+        "llm_sandbox_nb.sandbox.bubblewrap.sandbox.process_limits", lambda *_: (invalid, InForce())
+    )
+    with pytest.raises(SandboxLostError, match="invalid resource") as caught:
+        support.run(start_sandbox(SandboxOptions("bubblewrap")))
+    assert "\n" not in str(caught.value)
 
 
 def test_an_interrupt_of_the_owners_process_group_reaches_no_process_of_a_sandbox() -> None:
