@@ -130,7 +130,7 @@ class _Descriptors:
     def add_arguments(self, arguments: Iterable[Argument]) -> int:
         """Write arguments to a file for `--args`, so that a list of processes does not show them."""
         strings = [a if isinstance(a, str) else str(self.add_file(a)) for a in arguments]
-        return self.add_file("".join(f"{word}\0" for word in strings).encode())
+        return self.add_file(os.fsencode("".join(f"{word}\0" for word in strings)))
 
     def close(self) -> None:
         for number in self.numbers:

@@ -70,6 +70,7 @@ _SYSTEM_FOLDERS = (
     "/dev",
     "/sys",
     "/nix",
+    "/var/tmp",
 )
 _UNKNOWN_PROTECTION = Protection("bubblewrap", "", "", (), False, "", "", False, None, None, None)
 _has_worked = False
@@ -373,7 +374,8 @@ control groups and processes."""
 def check_root(root: str) -> None:
     """Check that a working directory is absolute and normalized, and not in a system folder. Raises ValueError."""
     inside_system = any(root == folder or root.startswith(f"{folder}/") for folder in _SYSTEM_FOLDERS)
-    if not root.startswith("/") or root == "/" or posixpath.normpath(root) != root or inside_system:
+    normal = posixpath.normpath(f"/{root.lstrip('/')}")  # `normpath` alone keeps two slashes at the beginning
+    if root == "/" or root != normal or inside_system:
         raise ValueError(
             f"The working directory {root!r} cannot be used: give an absolute path outside the system's folders."
         )

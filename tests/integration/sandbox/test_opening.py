@@ -101,6 +101,15 @@ def test_options_reach_the_inside(isolation: str, tmp_path: Path) -> None:
     assert text.endswith(f"{expected}\n")
 
 
+@pytest.mark.isolations("process", "bubblewrap")
+def test_a_variable_need_not_be_utf_8(isolation: str) -> None:
+    async def look() -> bytes:
+        async with open_sandbox(isolation, env={"EXTRA": os.fsdecode(b"caf\xe9")}) as box:
+            return (await box.run('printf %s "$EXTRA"')).stdout
+
+    assert support.run(look()) == b"caf\xe9"
+
+
 @pytest.mark.bubblewrap
 @pytest.mark.usefixtures("bubblewrap_engine")
 def test_limits_are_read_back() -> None:
@@ -120,7 +129,9 @@ def test_limits_are_read_back() -> None:
 
 @pytest.mark.bubblewrap
 @pytest.mark.usefixtures("bubblewrap_engine")
-@pytest.mark.parametrize("root", ["relative", "/", "/usr/work", "/etc", "/testbed/../usr"])
+@pytest.mark.parametrize(
+    "root", ["relative", "/", "/usr/work", "/etc", "/testbed/../usr", "//usr/x", "/var/tmp/x"]
+)
 def test_the_working_directory_cannot_hide_the_system(root: str) -> None:
     with pytest.raises(ValueError, match="cannot be used"):
         support.run(open_and_close("bubblewrap", directories=Directories(root)))
