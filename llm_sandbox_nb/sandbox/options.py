@@ -95,12 +95,13 @@ class SandboxOptions:
             raise ValueError(
                 f"network={network!r} takes no list of hosts and no secrets: use network='allow' instead."
             )
-        if network == _ALLOW and self.proxy:
-            raise ValueError(
-                "network='allow' brings its own proxy into the sandbox: leave the option proxy out."
-            )
         for name, value in (("allow", allow), ("secrets", secrets), ("network", network)):
             object.__setattr__(self, name, value)
+        if self.has_door and self.proxy:
+            where = "" if network == _ALLOW else f" of {self.isolation}"
+            raise ValueError(
+                f"network={network!r}{where} brings its own proxy into the sandbox: leave the option proxy out."
+            )
 
     def check_files(self) -> None:
         """Check that the CA bundle exists.

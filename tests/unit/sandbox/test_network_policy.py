@@ -126,6 +126,10 @@ def test_options_that_contradict_each_other() -> None:
         ({"isolation": "process", "network": "allow"}, "cannot enforce a list of allowed hosts"),
         ({"network": "none", "allow": ("pypi",)}, "use network='allow'"),
         ({"network": "allow", "proxy": "http://p"}, "leave the option proxy out"),
+        (
+            {"isolation": "bubblewrap", "network": "public", "proxy": "http://p"},
+            "of bubblewrap brings its own",
+        ),
         ({"secrets": {"KEY": ("10.0.0.1",)}}, "A secret is NAME=host"),
     ]:
         with pytest.raises(ValueError, match=words):
