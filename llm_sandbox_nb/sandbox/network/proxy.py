@@ -421,12 +421,13 @@ async def _upload(
     import h11
 
     piece: bytes | None = body.held
-    while piece is not None:
-        heard()
-        if piece:
-            await _send(server, upstream, h11.Data(data=piece))
-        piece = None if body.whole else await _next_piece(speaker, client)
-    await _send(server, upstream, h11.EndOfMessage())
+    with contextlib.suppress(ConnectionError):  # a server that refuses the body may still have sent its reply
+        while piece is not None:
+            heard()
+            if piece:
+                await _send(server, upstream, h11.Data(data=piece))
+            piece = None if body.whole else await _next_piece(speaker, client)
+        await _send(server, upstream, h11.EndOfMessage())
 
 
 async def _next_piece(speaker: h11.Connection, client: Stream) -> bytes | None:

@@ -353,30 +353,47 @@ class Trickle:
         pass
 
 
+async def exchange(client: Trickle, server: CountingStream) -> list[Connection]:
+    """Serve a client whose requests all go to this server. Return the reported connections."""
+
+    class Near(Internet):
+        async def addresses(self, host: str, port: int) -> list[str]:
+            return [PUBLIC]
+
+        async def connect(self, *_: object) -> CountingStream:
+            return server
+
+    reported: list[Connection] = []
+    proxy = Proxy(Policy(["allowed.example"]), internet=Near())
+    proxy.report = reported.append
+    await proxy.serve(client)
+    return reported
+
+
+HEAD = b"POST http://allowed.example/ HTTP/1.1\r\nHost: allowed.example\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
 def test_a_long_upload_is_not_a_silent_connection() -> None:
-    head = b"POST http://allowed.example/ HTTP/1.1\r\nHost: allowed.example\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-    async def upload() -> tuple[bytes, list[Connection]]:
-        pieces = [b"1\r\nx\r\n"] * 5 + [b"0\r\n\r\n"]
-        client = Trickle([(0, head), *((IDLE_TIMEOUT / 2, piece) for piece in pieces)])
-        server = Trickle([], b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-
-        class Near(Internet):
-            async def addresses(self, host: str, port: int) -> list[str]:
-                return [PUBLIC]
-
-            async def connect(self, *_: object) -> CountingStream:
-                return server
-
-        reported: list[Connection] = []
-        proxy = Proxy(Policy(["allowed.example"]), internet=Near())
-        proxy.report = reported.append
-        await proxy.serve(client)
-        return client.written, reported
-
-    (said, reported), _ = run_in_virtual_time(upload())
-    assert said.endswith(b"\r\n\r\nok")
+    pieces = [b"1\r\nx\r\n"] * 5 + [b"0\r\n\r\n"]
+    client = Trickle([(0, HEAD), *((IDLE_TIMEOUT / 2, piece) for piece in pieces)])
+    server = Trickle([], b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    reported, _ = run_in_virtual_time(exchange(client, server))
+    assert client.written.endswith(b"\r\n\r\nok")
     assert (reported[0].decision, reported[0].reason) == ("allowed", "")
+
+
+def test_the_reply_of_a_server_that_refuses_a_body_arrives() -> None:
+    class Refusing(Trickle):
+        async def write(self, data: bytes | memoryview) -> None:
+            if bytes(data).startswith(b"1\r\nx"):
+                self.complete.set()
+                raise ConnectionError("the other side has closed the connection")
+
+    client = Trickle([(0, HEAD), (0, b"1\r\nx\r\n"), (0, b"0\r\n\r\n")])
+    server = Refusing([], b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
+    reported, _ = run_in_virtual_time(exchange(client, server))
+    assert client.written.startswith(b"HTTP/1.1 413 ")
+    assert reported[0].decision == "allowed"
 
 
 def test_slow_look_ups_hold_up_no_other_work_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
