@@ -123,6 +123,7 @@ class ChannelSandbox(CheckpointingSandbox):
         self._hello = dict(hello or {})
         self._shell = asyncio.Lock()
         self._ending: asyncio.Future[None] | None = None
+        self._closing: asyncio.Future[None] | None = None
         channel.on_lost = self._was_lost
 
     async def start(self, *, adopt: bool = False, timeout: float = 30.0) -> None:
@@ -405,7 +406,12 @@ class ChannelSandbox(CheckpointingSandbox):
         return self._ending
 
     async def close(self) -> None:
-        """See `Sandbox.close`."""
+        """See `Sandbox.close`. If the caller is cancelled, the sandbox still ends."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         if self.network is not None:
             await self.network.close()
         await self.channel.close()
@@ -468,8 +474,7 @@ class AdministeredSandbox(ChannelSandbox):
             raise
         return administrator
 
-    async def close(self) -> None:
-        """See `Sandbox.close`."""
+    async def _close(self) -> None:
         if self._administrator is not None:
             await self._administrator.close()
-        await super().close()
+        await super()._close()

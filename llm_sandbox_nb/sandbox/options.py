@@ -95,12 +95,13 @@ class SandboxOptions:
             raise ValueError(
                 f"network={network!r} takes no list of hosts and no secrets: use network='allow' instead."
             )
-        if network == _ALLOW and self.proxy:
-            raise ValueError(
-                "network='allow' brings its own proxy into the sandbox: leave the option proxy out."
-            )
         for name, value in (("allow", allow), ("secrets", secrets), ("network", network)):
             object.__setattr__(self, name, value)
+        if self.has_door and self.proxy:
+            where = "" if network == _ALLOW else f" of {self.isolation}"
+            raise ValueError(
+                f"network={network!r}{where} brings its own proxy into the sandbox: leave the option proxy out."
+            )
 
     def check_files(self) -> None:
         """Check that the CA bundle exists.
@@ -175,7 +176,8 @@ class SandboxOptions:
         """
         unmet: dict[str, tuple[object, object]] = {}
         for name in [option.name for option in fields(self) if option.name not in ("directories", "env")]:
-            requested, started = getattr(self, name), getattr(running, name)
+            requested = getattr(self, name)
+            started = running.resources if name == "limits" else getattr(running, name)
             in_force = (
                 getattr(protection, name) if name in _PROTECTION_FIELDS else protection.details.get(name)
             )

@@ -107,7 +107,7 @@ class PreparedSandboxes(Generic[T]):
         self._wanted[owner] = options, count, seconds
         for _ in range(count - len(fitting)):
             if _is_memory_low():
-                return
+                break
             start = asyncio.create_task(self._start_one(options, owner))
             expires = start.get_loop().time() + seconds
             self._entries.append(_Entry(owner, options, _surroundings(options), expires, start))
@@ -152,7 +152,9 @@ class PreparedSandboxes(Generic[T]):
         """End the oldest prepared sandbox of any owner, to make room for a sandbox that is needed now."""
         for entry in self._entries:
             if not self._has_ended(entry):
-                await self._drop(entry)
+                await asyncio.wait(
+                    {self._drop(entry)}
+                )  # unlike `await`, this does not pass a cancellation on
                 return
 
     async def close(self) -> None:
@@ -160,11 +162,11 @@ class PreparedSandboxes(Generic[T]):
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.cancel()
-            await asyncio.wait({watch})
         self._wanted.clear()
         for entry in [*self._entries]:
             self._drop(entry)
-        await asyncio.gather(*self._ending)
+        if tasks := {*self._ending, *([watch] if watch else [])}:
+            await asyncio.wait(tasks)
 
     async def _start_one(self, options: SandboxOptions, owner: str) -> T:
         async with self._one_start:  # one at a time, because the user may be working on this machine

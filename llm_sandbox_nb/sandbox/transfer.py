@@ -192,7 +192,11 @@ def _repository_elsewhere(path: Path, name: bytes, root: Path) -> list[str]:
     if not first.startswith(b"gitdir: "):
         return []
     named = Path(os.fsdecode(first.removeprefix(b"gitdir: ")))
-    if not named.is_absolute() and (path.parent / named).resolve().is_relative_to(root):
+    if (
+        b"\0" not in first
+        and not named.is_absolute()
+        and (path.parent / named).resolve().is_relative_to(root)
+    ):
         return []
     return [
         f"{_printable(name)} names a repository that is not in the upload ({_printable(os.fsencode(named))}), so git "
@@ -254,6 +258,8 @@ MAX_BYTES_IN_MEMORY = 8 * 1024 * 1024
 MAX_SENTENCES = 1000
 MAX_ENTRIES = 100_000
 """Maximum number of files and folders that a download makes."""
+MAX_RECORDS = 10 * MAX_ENTRIES
+"""Maximum number of entries of a download that are read. Reading hostile entries without an end would take hours."""
 _FREE_ENTRIES = 1000
 _BYTES_PER_ENTRY = 4096
 """Minimum bytes that a file or folder takes on a disk. A download may make `_FREE_ENTRIES` files and folders, and one
@@ -369,7 +375,10 @@ class _Receiver:
         """Device and inode of each file that this transfer has written, by path."""
 
     def receive(self, reader: TreeRecordReader) -> None:
-        for kind, path, mode in reader.records():
+        for number, (kind, path, mode) in enumerate(reader.records()):
+            if number == MAX_RECORDS:
+                self.sentences.append("All further entries were left out.")
+                break
             try:
                 if kind == SKIPPED:
                     raise _RefusedError(_reason(reader))
@@ -378,7 +387,7 @@ class _Receiver:
                 elif kind == SAME:
                     self._further_name(path, _read_path(reader))
                 else:
-                    os.close(self._enter(_components(path)))
+                    self._make_folder(_components(path))
             except _RefusedError as refused:
                 if len(self.sentences) < MAX_SENTENCES:
                     self.sentences.append(f"{_printable(path)} was left out: {refused}.")
@@ -386,6 +395,13 @@ class _Receiver:
                     self._unnamed += 1
         if self._unnamed:
             self.sentences.append(f"{self._unnamed} more entries were left out.")
+
+    def _make_folder(self, components: list[bytes]) -> None:
+        """Make a folder. Count it as an entry also if it exists, because the same entry may come without an end."""
+        left = self._entries_left
+        self._check_room()
+        os.close(self._enter(components))
+        self._entries_left = min(self._entries_left, left - 1)
 
     def _enter(self, components: list[bytes]) -> int:
         """Open a folder below the target. Make a missing folder."""
@@ -409,15 +425,19 @@ class _Receiver:
             os.mkdir(name, 0o755, dir_fd=parent)
         return os.open(name, _OPEN_FOLDER, dir_fd=parent)
 
-    def _count_entry(self) -> None:
+    def _check_room(self) -> None:
         # Empty files and folders occupy disk space too, but the limit in bytes does not count them.
         if self._entries_left <= 0:
             raise _RefusedError("there is no room for more files and folders within the limit")
+
+    def _count_entry(self) -> None:
+        self._check_room()
         self._entries_left -= 1
 
     def _file(self, path: bytes, mode: int, reader: TreeRecordReader) -> None:
         try:
             *parents, name = _components(path)
+            self._check_room()
             folder = self._enter(parents)
         except _RefusedError:
             _drain(reader)
@@ -433,6 +453,7 @@ class _Receiver:
         if written is None:
             raise _RefusedError("it is a second name of a file that was not sent")
         *parents, name = _components(path)
+        self._check_room()
         *first_parents, first_name = _components(first)
         folder = self._enter(parents)
         try:

@@ -27,7 +27,7 @@ from llm_sandbox_nb.sandbox.bubblewrap.view import PROFILE_USERS, Argument, View
 from llm_sandbox_nb.sandbox.capabilities import ROOT_INSIDE, TO_BECOME, become_user, keep_only
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
 from llm_sandbox_nb.sandbox.network.door import HANDED
-from llm_sandbox_nb.sandbox.protocol.channel import Channel
+from llm_sandbox_nb.sandbox.protocol.channel import Channel, last_line
 from llm_sandbox_nb.sandbox.protocol.frames import StreamTransport
 from llm_sandbox_nb.sandbox.seccomp import load_filter
 
@@ -130,7 +130,7 @@ class _Descriptors:
     def add_arguments(self, arguments: Iterable[Argument]) -> int:
         """Write arguments to a file for `--args`, so that a list of processes does not show them."""
         strings = [a if isinstance(a, str) else str(self.add_file(a)) for a in arguments]
-        return self.add_file("".join(f"{word}\0" for word in strings).encode())
+        return self.add_file(os.fsencode("".join(f"{word}\0" for word in strings)))
 
     def close(self) -> None:
         for number in self.numbers:
@@ -239,7 +239,7 @@ async def _release(
         return pid
     except (ValueError, KeyError, OSError, EOFError, TimeoutError) as error:
         with contextlib.suppress(ProcessLookupError):
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # a process that survives would keep stderr open
         assert process.stderr is not None
         stderr = (await process.stderr.read(STDERR_KEPT_BYTES)).decode("utf-8", "replace").strip()
         await process.wait()
@@ -354,6 +354,7 @@ async def join(
         stderr=asyncio.subprocess.PIPE,
         env={},
         cwd="/",
+        start_new_session=True,  # as in `launch`
     )
 
 
@@ -370,7 +371,7 @@ class PipedExecutor:
         transport = StreamTransport(process.stdout, process.stdin)
         transport.write_raw(executor_source())
         self.channel = Channel(transport)
-        self.channel.why_ended = lambda: self._stderr.decode("utf-8", "replace").strip()
+        self.channel.why_ended = lambda: last_line(self._stderr.decode("utf-8", "replace"))
 
     async def _read_stderr(self, stderr: asyncio.StreamReader) -> None:
         while data := await stderr.read(STDERR_KEPT_BYTES):

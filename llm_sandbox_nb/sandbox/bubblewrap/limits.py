@@ -265,19 +265,25 @@ def process_limits(limits: Limits, held: InForce) -> tuple[dict[int, int], InFor
     Memory and the number of processes get such a limit only if no control group limits them. `limits` are the requested
     limits, and `held` are the limits that control groups enforce.
     """
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    files = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
-    values = {resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: files}
+    values = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: _allowed(resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
+    }
     pids = held.pids
     by = [held.by] if held.by != "nothing" else []
     if held.memory_bytes is None and limits.memory_bytes is not None:
         # This limit is for each process, so the memory of all processes together is still reported as not limited.
-        values[resource.RLIMIT_DATA] = limits.memory_bytes
+        values[resource.RLIMIT_DATA] = _allowed(resource.RLIMIT_DATA, limits.memory_bytes)
         by.append("memory for each process by rlimit")
     # Before Linux 5.14, this limit counted all processes of the host's user, not those of the user namespace.
     kernel = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
     if pids is None and limits.pids is not None and kernel >= (5, 14):
-        values[resource.RLIMIT_NPROC] = limits.pids
-        pids = limits.pids
+        values[resource.RLIMIT_NPROC] = pids = _allowed(resource.RLIMIT_NPROC, limits.pids)
         by.append("processes by rlimit")
     return values, InForce(held.memory_bytes, pids, held.cpus, ", ".join(by) or "nothing")
+
+
+def _allowed(limit: int, value: int) -> int:
+    """Return `value`, or the present maximum of this process if that is smaller, because nobody inside may raise it."""
+    hard = resource.getrlimit(limit)[1]
+    return value if hard == resource.RLIM_INFINITY else min(hard, value)

@@ -70,7 +70,9 @@ _SYSTEM_FOLDERS = (
     "/dev",
     "/sys",
     "/nix",
+    "/var/tmp",
 )
+_UNKNOWN_PROTECTION = Protection("bubblewrap", "", "", (), False, "", "", False, None, None, None)
 _has_worked = False
 
 
@@ -192,7 +194,7 @@ class _Start:
         limits, in_force = process_limits(self.options.resources, held)
         launched = await self._launch(limits)
         executor = PipedExecutor(launched.process)
-        sandbox = self._sandbox(launched, executor, self._protection(launched, in_force))
+        sandbox = self._sandbox(launched, executor)
         try:
             await sandbox.start()
             sandbox.protection = self._protection(launched, in_force, sandbox.executor)
@@ -201,11 +203,11 @@ class _Start:
             raise
         return sandbox
 
-    def _sandbox(self, launched: Launched, executor: PipedExecutor, protection: Protection) -> ChannelSandbox:
+    def _sandbox(self, launched: Launched, executor: PipedExecutor) -> ChannelSandbox:
         common: dict[str, Any] = {
             "id": self.name,
             "directories": self.directories,
-            "protection": protection,
+            "protection": _UNKNOWN_PROTECTION,
             "kill": lambda: self._end(executor),
             "hello": {
                 "disk": self.options.resources.disk,
@@ -285,9 +287,7 @@ class _Start:
             **self.options.env,
         }
 
-    def _protection(
-        self, launched: Launched, in_force: InForce, executor: Mapping[str, Any] | None = None
-    ) -> Protection:
+    def _protection(self, launched: Launched, in_force: InForce, executor: Mapping[str, Any]) -> Protection:
         python = self.python.executable
         if self.other_python:
             python += f" (the system's: {self.other_python})"
@@ -298,7 +298,7 @@ class _Start:
                 profile=self.options.chosen_profile,
                 user=self.user.name,
                 limits=in_force,
-                executor=executor or {},
+                executor=executor,
                 through_door=self.options.network or "",
                 details={"python": python, "writable": f"{folders}; in memory"},
             )
@@ -374,7 +374,8 @@ control groups and processes."""
 def check_root(root: str) -> None:
     """Check that a working directory is absolute and normalized, and not in a system folder. Raises ValueError."""
     inside_system = any(root == folder or root.startswith(f"{folder}/") for folder in _SYSTEM_FOLDERS)
-    if not root.startswith("/") or root == "/" or posixpath.normpath(root) != root or inside_system:
+    normal = posixpath.normpath(f"/{root.lstrip('/')}")  # `normpath` alone keeps two slashes at the beginning
+    if root == "/" or root != normal or inside_system:
         raise ValueError(
             f"The working directory {root!r} cannot be used: give an absolute path outside the system's folders."
         )

@@ -110,8 +110,9 @@ class _Builder:
         self.arguments += ["--ro-bind", path, path]
         self.shown.append(path)
 
-    def file(self, target: str, content: str, mode: str = "0644") -> None:
-        self.arguments += ["--perms", mode, "--file", content.encode(), target]
+    def file(self, target: str, content: str | bytes, mode: str = "0644") -> None:
+        data = content.encode() if isinstance(content, str) else content
+        self.arguments += ["--perms", mode, "--file", data, target]
 
     def etc(self, path: str) -> None:
         """Show a file or folder of /etc. Copy a small file, mount anything else, and ignore a missing path.
@@ -261,7 +262,7 @@ def _add_etc(builder: _Builder, *, open_network: bool, ca_bundle: Path | None) -
     builder.file("/etc/nsswitch.conf", _NSSWITCH)
     builder.link("/proc/mounts", "/etc/mtab")
     if ca_bundle is not None:
-        builder.file(CA_FILE, ca_bundle.read_text())
+        builder.file(CA_FILE, ca_bundle.read_bytes())
 
 
 def _add_environment_folder(builder: _Builder, folder: str, python: Python) -> dict[str, str]:

@@ -8,7 +8,6 @@ import secrets
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv
@@ -60,9 +59,10 @@ class Container:
     directories: Directories
 
 
-def create_container(settings: ContainerSettings, ca_bundle: Path | None, lease: float) -> Container:
+def create_container(settings: ContainerSettings, certificates: bytes, lease: float) -> Container:
     """Create a container with all labels, but do not start the container.
 
+    `certificates` are those of a site, which programs inside trust; empty if there are none.
     The sandbox ends if it gets no sign of the owner for `lease` seconds.
 
     Raises:
@@ -74,10 +74,10 @@ def create_container(settings: ContainerSettings, ca_bundle: Path | None, lease:
 
     client = connect()
     sandbox_id = secrets.token_hex(6)
-    argv = bootstrap_argv(steps=first_steps(settings, closing_order(settings.chosen_network)))
     labels = owner_labels(sandbox_id, lease, settings.labels)
 
     def make(quota: bool) -> dict[str, Any]:
+        argv = bootstrap_argv(steps=first_steps(settings, closing_order(settings.chosen_network)))
         arguments = container_arguments(client, settings, argv, labels, quota=quota)
         made: dict[str, Any] = client.api.create_container(name=container_name(sandbox_id), **arguments)
         return made
@@ -95,9 +95,9 @@ def create_container(settings: ContainerSettings, ca_bundle: Path | None, lease:
             raise ImageError(f"{settings.image!r} is not a valid name of an image: correct it.") from error
         raise network_changed(error) or unexpected(error, "make a container") from error
     container = Container(made["Id"], sandbox_id, settings.profile, settings.directories)
-    if ca_bundle is not None:
+    if certificates:
         try:
-            _trust(container.id, ca_bundle)
+            _trust(container.id, certificates)
         except BaseException:
             remove_container(container.id)
             raise
@@ -126,14 +126,14 @@ def with_quota(client: DockerClient, make: Callable[[bool], dict[str, Any]]) -> 
         return make(False)
 
 
-def _trust(container: str, ca_bundle: Path) -> None:
+def _trust(container: str, certificates: bytes) -> None:
     """Copy a site's certificates, and settings of apt for them, into a container that is not started yet."""
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     apt = f'Acquire::https::CAInfo "{CA_PATH}";\n'.encode()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for path, data in ((CA_PATH, ca_bundle.read_bytes()), (_APT_SETTINGS, apt)):
+        for path, data in ((CA_PATH, certificates), (_APT_SETTINGS, apt)):
             member = tarfile.TarInfo(path.strip("/"))
             member.mode, member.size = 0o644, len(data)
             archive.addfile(member, io.BytesIO(data))

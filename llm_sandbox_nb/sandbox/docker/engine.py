@@ -239,7 +239,8 @@ class _SshTunnel:
         self.folder = TemporaryFolder()
         self.path = self.folder.path / "docker.sock"
         parts = urlsplit(url)
-        host = f"{parts.username}@{parts.hostname}" if parts.username else parts.hostname or ""
+        # `parts.hostname` has small letters only, but names in the settings of ssh have capitals too.
+        host = re.sub(r"[\[\]]|:\d*$", "", parts.netloc)
         port = ["-p", str(parts.port)] if parts.port else []
         options = ["-o", "BatchMode=yes", "-T", *port]
         self._command = ["ssh", *options, "--", host, "docker", "system", "dial-stdio"]
@@ -254,7 +255,8 @@ class _SshTunnel:
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self._listener.accept()
-                with connection:
+                # If ssh cannot be started now, the client sees a closed connection, and later clients are served.
+                with connection, contextlib.suppress(OSError):
                     self._processes = [process for process in self._processes if process.poll() is None]
                     self._processes.append(
                         subprocess.Popen(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.sandbox.cgroups import read_if_there
 from llm_sandbox_nb.sandbox.docker.engine import connect, engine_errors, find_endpoint
-from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE, SLIM_IMAGE
+from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE, SLIM_IMAGE, output_log
 from llm_sandbox_nb.sandbox.docker.network import find_network, gateways_of, is_podman
 from llm_sandbox_nb.sandbox.docker.ownership import owner_labels
 
@@ -122,6 +122,7 @@ def _from_container(client: DockerClient) -> HostNetwork:
                     mem_limit="64m",
                     pids_limit=16,
                     labels=owner_labels(f"look-{token_hex(4)}", READ_TIMEOUT, {"look": "network"}),
+                    log_config=output_log(),
                 )
             except ImageNotFound:
                 continue

@@ -11,12 +11,15 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from llm_sandbox_nb.sandbox.docker.engine import PREFIX, connect, engine_errors, one_line
 from llm_sandbox_nb.sandbox.docker.ownership import owner_labels
 from llm_sandbox_nb.sandbox.errors import ImageError
 from llm_sandbox_nb.version import __version__
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.sandbox.docker.api import LogConfig
 
 Target = Literal["full", "slim"]
 Progress = Callable[[str], None]
@@ -34,6 +37,7 @@ OLDEST_PYTHON = (3, 8)
 CHECK_TIMEOUT = 60
 """Time limit in seconds for the check in a container."""
 
+_MAX_LINE_LENGTH = 200
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
 _IMAGE_FOLDER = files("llm_sandbox_nb.sandbox") / "image"
 
@@ -173,10 +177,11 @@ def check_image(name: str = DEFAULT_IMAGE) -> ImageCheck:
     programs = dict(_pairs(lines, "program"))
     packages = dict(_pairs(lines, "package"))
     lacking = [program for program in ("bash", "python3") if program not in programs]
+    python = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", programs.get("python3", ""))
     problem = ""
     if lacking:
         problem = unusable(name, lacking)
-    elif tuple(int(part) for part in programs["python3"].split(".")[:2] if part.isdigit()) < OLDEST_PYTHON:
+    elif not python or tuple(map(int, python.groups())) < OLDEST_PYTHON:
         problem = (
             f"The image {name} has Python {programs['python3']}, and a sandbox needs 3.8 or later: "
             f"use {DEFAULT_IMAGE}."
@@ -220,7 +225,19 @@ def unusable(name: str, lacking: Iterable[str]) -> str:
     )
 
 
+def output_log() -> LogConfig:
+    """Return the setting of a container whose output is read at its end. The last megabyte of the output is kept.
+
+    Without this setting, the engine's default decides, and may keep nothing or everything.
+    """
+    from llm_sandbox_nb.sandbox.docker.api import LogConfig
+
+    return LogConfig(type=LogConfig.types.JSON, config={"max-size": "1m", "max-file": "1"})
+
+
 def _run_check(name: str) -> list[str]:
+    from requests import RequestException
+
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     with engine_errors():
@@ -236,6 +253,7 @@ def _run_check(name: str) -> list[str]:
                 mem_limit="512m",
                 pids_limit=128,
                 labels=owner_labels(f"check-{token_hex(4)}", CHECK_TIMEOUT, {"check": name}),
+                log_config=output_log(),
             )
         except APIError as error:
             raise ImageError(f"The image {name} cannot be started: {one_line(error)}.") from error
@@ -243,7 +261,7 @@ def _run_check(name: str) -> list[str]:
             container.start()
             container.wait(timeout=CHECK_TIMEOUT)
             return container.logs(stdout=True, stderr=False).decode("utf-8", "replace").splitlines()
-        except APIError:
+        except (APIError, RequestException):  # the shell is missing, or does not end
             return []
         finally:
             container.remove(force=True, v=True)
@@ -252,7 +270,8 @@ def _run_check(name: str) -> list[str]:
 def _pairs(lines: Iterable[str], kind: str) -> Iterator[tuple[str, str]]:
     for line in lines:
         parts = line.split(" ", 2)
-        if len(parts) == 3 and parts[0] == kind:
+        # A hostile image can print anything, and people read these texts in a terminal.
+        if len(parts) == 3 and parts[0] == kind and line.isprintable() and len(line) <= _MAX_LINE_LENGTH:
             yield parts[1], parts[2]
 
 

@@ -160,7 +160,9 @@ def _host() -> str:
 @cache
 def _boot() -> str:
     return _digest(
-        read_if_there(Path("/proc/sys/kernel/random/boot_id")) or _output("sysctl", "-n", "kern.boottime"), 12
+        read_if_there(Path("/proc/sys/kernel/random/boot_id"))
+        or _output("sysctl", "-n", "kern.bootsessionuuid"),
+        12,
     )
 
 
@@ -180,8 +182,14 @@ def _started(pid: int) -> str:
 
 
 def _output(*command: str) -> str:
+    fixed = {
+        **os.environ,
+        "LC_ALL": "C",
+        "TZ": "UTC",
+    }  # all processes must get the same text for the same time
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout.strip()
+        run = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False, env=fixed)
+        return run.stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         return ""
 

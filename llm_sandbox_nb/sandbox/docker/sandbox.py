@@ -11,7 +11,6 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv, executor_source
@@ -59,7 +58,7 @@ from llm_sandbox_nb.sandbox.options import (
     site_environment,
     stated_addresses,
 )
-from llm_sandbox_nb.sandbox.protocol.channel import LEASE, PING_EVERY, Channel, StreamTransport
+from llm_sandbox_nb.sandbox.protocol.channel import LEASE, PING_EVERY, Channel, StreamTransport, last_line
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
 from llm_sandbox_nb.sandbox.seccomp import load_filter
 
@@ -122,11 +121,13 @@ async def start(
         IsolationUnavailableError: if no engine answers.
         ImageError: if the image is missing, or has no bash or python3.
         SandboxError: if the engine refuses.
+        OSError: if the site's certificates cannot be read.
     """
     settings = _settings(options, labels or {})
+    certificates = await asyncio.to_thread(options.ca_bundle.read_bytes) if options.ca_bundle else b""
     for attempts_left in reversed(range(START_ATTEMPTS)):
         try:
-            sandbox = await _start_once(settings, options.ca_bundle, lease)
+            sandbox = await _start_once(settings, certificates, lease)
             break
         except NetworkChangedError:
             if not attempts_left:
@@ -135,8 +136,8 @@ async def start(
     return sandbox
 
 
-async def _start_once(settings: ContainerSettings, ca_bundle: Path | None, lease: float) -> ChannelSandbox:
-    container = await _created(settings, ca_bundle, lease)
+async def _start_once(settings: ContainerSettings, certificates: bytes, lease: float) -> ChannelSandbox:
+    container = await _created(settings, certificates, lease)
     try:
         hello = {"disk": settings.limits.disk} | ({"door": settings.door} if settings.door else {})
         sandbox = await _attached(container, lease, hello=hello)
@@ -192,14 +193,14 @@ def _settings(options: SandboxOptions, labels: Mapping[str, str]) -> ContainerSe
     )
 
 
-async def _created(settings: ContainerSettings, ca_bundle: Path | None, lease: float) -> Container:
+async def _created(settings: ContainerSettings, certificates: bytes, lease: float) -> Container:
     """Make the container. If this task is cancelled, remove the container, even if the event loop ends meanwhile."""
     lock = threading.Lock()
     made: list[Container] = []
     cancelled = False
 
     def create() -> Container:
-        container = create_container(settings, ca_bundle, lease)
+        container = create_container(settings, certificates, lease)
         with lock:
             made.append(container)
             late = cancelled
@@ -229,12 +230,8 @@ async def _attached(
     channel = Channel(transport, ping_every=min(PING_EVERY, lease / 4))
 
     def why_ended() -> str:
-        last = reader.stderr.splitlines()[-1:]
-        return (
-            f"its last message: {last[0][:200]}"
-            if last
-            else "the container was removed, or the engine stopped"
-        )
+        last = last_line(reader.stderr)
+        return f"its last message: {last}" if last else "the container was removed, or the engine stopped"
 
     channel.why_ended = why_ended
     common: dict[str, Any] = {
@@ -325,7 +322,7 @@ async def _start_administrator(container: str) -> tuple[Channel, Callable[[], Aw
     transport = StreamTransport(reader, writer)
     transport.write_raw(executor_source())
     channel = Channel(transport)
-    channel.why_ended = lambda: reader.stderr
+    channel.why_ended = lambda: last_line(reader.stderr)
     return channel, _nothing_to_kill
 
 

@@ -53,9 +53,10 @@ class Authority:
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
-        texts = [self.pem, Path(certifi.where()).read_text(), site.read_text() if site else ""]
+        # Comments between certificates can be in any encoding.
+        texts = [file.read_text("latin-1") for file in (Path(certifi.where()), site) if file]
         known = {}
-        for pem in _PEM.findall("\n".join(texts)):
+        for pem in _PEM.findall("\n".join([self.pem, *texts])):
             with warnings.catch_warnings(), contextlib.suppress(ValueError):
                 warnings.simplefilter("ignore")  # some authorities have serial numbers that RFC 5280 forbids
                 known[pem] = x509.load_pem_x509_certificate(pem.encode())

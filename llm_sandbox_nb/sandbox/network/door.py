@@ -10,7 +10,9 @@ import os
 import socket
 import stat
 import struct
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
 
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.network.streams import DRAIN_TIMEOUT, ClosableStream, PlainSocket
@@ -41,7 +43,7 @@ _MAX_WAITING_PIECES = 8
 """Maximum number of pieces that wait to be sent to a program."""
 _PAUSE = 0.2
 """Seconds until the next try after an error that may pass."""
-_PASSING_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
+_PASSING_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED, errno.EAGAIN)
 """Errors of `accept` that pass, for example when this process closes other files."""
 
 logger = logging.getLogger(__name__)
@@ -193,11 +195,14 @@ class Door:
         return self._closed or str(self._channel.lost or "")
 
     async def _accept(self, listener: socket.socket) -> None:
-        with listener:
+        with listener, contextlib.ExitStack() as ending:
+            # The end wakes a thread of `_accepted`.
+            ending.enter_context(contextlib.suppress(OSError))
+            ending.callback(listener.shutdown, socket.SHUT_RDWR)
             while True:
                 try:
                     async with self._places:
-                        accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+                        accepted = await _accepted(listener)
                 except OSError as error:
                     if error.errno not in _PASSING_ERRORS:
                         self._closed = f"its listener failed ({error.strerror})"
@@ -252,6 +257,36 @@ class Door:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _accepted(listener: socket.socket) -> socket.socket:
+    """Accept a connection. Raises OSError.
+
+    The sandbox may have kept the listener too, and can make `accept` block at any time. So `accept` has a thread of its
+    own: if it blocks, only this sandbox has no network.
+    """
+    loop, found = asyncio.get_running_loop(), Future[socket.socket]()
+
+    def accept() -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError as error:
+            if found.set_running_or_notify_cancel():
+                found.set_exception(error)
+            return
+        if found.set_running_or_notify_cancel():
+            found.set_result(connection)
+        else:
+            connection.close()
+
+    readable = asyncio.Event()
+    loop.add_reader(listener, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(listener)
+    threading.Thread(target=accept, name="accept", daemon=True).start()
+    return await asyncio.wrap_future(found)
 
 
 async def take_listener(channel: Channel, outside: socket.socket) -> socket.socket:

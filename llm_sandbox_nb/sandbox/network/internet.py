@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from llm_sandbox_nb.sandbox.network.streams import CountingStream, PlainSocket, SocketStream
@@ -12,7 +14,8 @@ from llm_sandbox_nb.sandbox.network.streams import CountingStream, PlainSocket, 
 CONNECT_TIMEOUT = 20.0
 """Time limit in seconds for connecting to one address."""
 MAX_LOOKUPS = 4
-"""Maximum number of simultaneous look-ups. Each look-up needs a thread of the pool that the whole process shares."""
+"""Maximum number of simultaneous look-ups of a sandbox. Each needs a thread. The threads are not those of
+`asyncio.to_thread`, because look-ups of hostile names can be slow, and would make the whole process wait."""
 
 
 class Internet:
@@ -22,12 +25,12 @@ class Internet:
         """Trust the certificates of a site (`ca_bundle`) in addition to the usual certificates."""
         self._ca_bundle = ca_bundle
         self._context: ssl.SSLContext | None = None
-        self._lookups = asyncio.Semaphore(MAX_LOOKUPS)
+        self._lookups = ThreadPoolExecutor(MAX_LOOKUPS, "look-up")
 
     async def addresses(self, host: str, port: int) -> list[str]:
         """Look up the addresses of a checked name once. Raises OSError."""
-        async with self._lookups:
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(self._lookups, look_up)
         return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
     async def connect(self, address: str, port: int, tls: ssl.SSLContext | None, host: str) -> CountingStream:

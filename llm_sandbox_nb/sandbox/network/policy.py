@@ -149,20 +149,23 @@ class Policy:
         if self.public:
             return PUBLIC
         for rule in self._once:
-            if rule.matches(host, port):
+            if rule.matches(host, port) and not rule.denies:
                 self._once.remove(rule)
                 return rule
         named = any(rule.matches(host, rule.port or 443) for rule in self.rules)
         raise PolicyRefusalError(f"port {port} is not in the list" if named else "it is not in the list")
 
-    def check_address(self, address: Address, port: int) -> None:
+    def check_address(self, address: Address, port: int, allowing: HostRule) -> None:
         """Refuse a private or otherwise forbidden address, unless the allow-list names the address itself.
+
+        `allowing` is the entry that allows the connection.
 
         Raises:
             PolicyRefusalError: if the address is refused.
         """
         kind = what_is_wrong_with(address)
-        if kind and not any(rule.matches(str(address), port) and not rule.denies for rule in self.rules):
+        rules = [*self.rules, allowing]  # `check` has removed an entry for one connection from the list
+        if kind and not any(rule.matches(str(address), port) and not rule.denies for rule in rules):
             raise PolicyRefusalError(kind)
 
 
@@ -180,8 +183,9 @@ def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
 
 
 def rules_of(entries: Iterable[str]) -> list[HostRule]:
-    """Parse entries. Replace the words of `NAMED_SETS` by their hosts. Raises ValueError."""
-    return [HostRule.parse(host) for entry in entries for host in NAMED_SETS.get(entry, (entry,))]
+    """Parse entries. Replace the words of `NAMED_SETS`, also after a `!`, by their hosts. Raises ValueError."""
+    pairs = [(entry[: entry.startswith("!")], entry.removeprefix("!")) for entry in entries]
+    return [HostRule.parse(denial + host) for denial, word in pairs for host in NAMED_SETS.get(word, (word,))]
 
 
 def read_port(text: str) -> int:

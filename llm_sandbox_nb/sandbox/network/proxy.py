@@ -15,7 +15,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.contract import Connection
@@ -52,6 +52,8 @@ IDLE_TIMEOUT = 600.0
 """Seconds after which a connection without data in either direction is closed."""
 MAX_BODY_BYTES = 1024 * 1024
 """Maximum bytes of a body into which secrets are inserted. Longer bodies are forwarded unchanged."""
+MAX_REASON_LENGTH = 300
+"""Maximum characters of `Connection.reason`. The message of an invalid request can repeat the whole request."""
 _MAX_HEAD_BYTES = 64 * 1024
 _HOP_HEADERS = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"te",
@@ -98,14 +100,19 @@ class Proxy:
         upstream: CountingStream | None = None
         try:
             request = await _read_head(speaker, client)
-            host, port, secret, path = _target(request)
+            host, port, path = _target(request)
             record.host, record.port = host, port
-            mine = [secret for secret in self._secrets if host in secret.hosts] if secret else []
-            upstream, rule = await self._connected(record, host, port, bool(mine))
-            if request.method == b"CONNECT":
+            tunnels = request.method == b"CONNECT"
+            mine = [secret for secret in self._secrets if host in secret.hosts]
+            upstream, rule = await self._connected(record, host, port, tunnels and bool(mine))
+            if tunnels:
                 await _send(speaker, client, h11.Response(status_code=200, headers=[], reason=b"Connected"))
                 tunnel = PrefixedStream(speaker.trailing_data[0], client)
                 await self._tunnel(record, tunnel, upstream, rule, mine)
+            elif mine:
+                # Nothing is inserted without TLS, but the host may return a value of an earlier request.
+                request, body, hidden, _ = await _with_secrets(speaker, client, request, [], mine)
+                await _exchange(speaker, client, request, path, upstream, body, Scrubber(hidden))
             else:
                 await _exchange(speaker, client, request, path, upstream, _Body())
         except _RefusalError as refusal:
@@ -121,6 +128,7 @@ class Proxy:
                 record.sent, record.received = upstream.sent, upstream.received
                 upstream.abort()
             record.duration = time.time() - record.started
+            record.reason = record.reason[:MAX_REASON_LENGTH]
             if record.host or record.decision == "refused":
                 self.report(record)
         await client.close()
@@ -146,7 +154,7 @@ class Proxy:
             try:
                 if "%" in text:
                     raise PolicyRefusalError("link-local address")
-                self.policy.check_address(address, port)
+                self.policy.check_address(address, port, rule)
                 usable.append(str(address))
             except PolicyRefusalError as error:
                 record.address = str(address)
@@ -198,7 +206,9 @@ class Proxy:
                 await tls.handshake()
             request = await _read_head(speaker, tls)
             _check_inner(request, record)
-            request, body, hidden, record.secrets = await _with_secrets(speaker, tls, request, secrets)
+            request, body, hidden, record.secrets = await _with_secrets(
+                speaker, tls, request, secrets, secrets
+            )
             await _exchange(speaker, tls, request, request.target, upstream, body, Scrubber(hidden))
         except _RefusalError as refusal:
             record.decision, record.reason = refusal.decision, refusal.reason
@@ -249,8 +259,8 @@ def _check_framing(request: h11.Request) -> None:
         raise _RefusalError(405, "TRACE is not passed on")
 
 
-def _target(request: h11.Request) -> tuple[str, int, bool, bytes]:
-    """Return host, port, True if secrets may be sent to the host, and the path in the request to the server."""
+def _target(request: h11.Request) -> tuple[str, int, bytes]:
+    """Return host, port, and the path in the request to the server."""
     text = request.target.decode("latin-1")
     if request.method == b"CONNECT":
         authority, path = text, b""
@@ -267,7 +277,7 @@ def _target(request: h11.Request) -> tuple[str, int, bool, bytes]:
         usual = 80 if request.method != b"CONNECT" else 443
         if header is None or _authority(header.decode("latin-1"), usual) != (host, port):
             raise _RefusalError(400, "its address and its Host header differ")
-    return host, port, request.method == b"CONNECT", path
+    return host, port, path
 
 
 def _authority(text: str, usual: int | None) -> tuple[str, int]:
@@ -305,9 +315,15 @@ class _Body:
 
 
 async def _with_secrets(
-    speaker: h11.Connection, client: Stream, request: h11.Request, secrets: list[Secret]
+    speaker: h11.Connection,
+    client: Stream,
+    request: h11.Request,
+    secrets: list[Secret],
+    known: list[Secret],
 ) -> tuple[h11.Request, _Body, list[bytes], list[str]]:
     """Insert the secrets into a request. Ask for an uncompressed and complete reply, which can be searched.
+
+    `known` are all secrets of the host.
 
     Returns:
         The request, the part of its body that was read, the texts that a reply must not repeat, and the names of the
@@ -316,7 +332,7 @@ async def _with_secrets(
     import h11
 
     headers, hidden, used = put_in(list(request.headers), secrets)
-    hidden += [form for secret in secrets for form in forms_of(secret.value)]
+    hidden += [form for secret in known for form in forms_of(secret.value)]
     host = next(value.decode("latin-1") for name, value in headers if name == b"host")
     for_body = [secret for secret in secrets if _authority(host, 443)[0] in secret.body_hosts]
     body = _Body()
@@ -371,17 +387,21 @@ async def _exchange(
     )
     server = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
     await _send(server, upstream, h11.Request(method=request.method, target=path, headers=headers))
-    uploading = asyncio.create_task(_upload(speaker, client, server, upstream, body))
-    replying = asyncio.create_task(_reply(speaker, client, server, upstream, scrubber))
+    watch = _Watch()
+    replying = asyncio.create_task(_reply(speaker, client, server, upstream, scrubber, watch.heard))
+    others = (_upload(speaker, client, server, upstream, body, watch.heard), watch.wait())
+    tasks: set[asyncio.Task[Any]] = {replying, *map(asyncio.create_task, others)}
     try:
-        done, _ = await asyncio.wait({uploading, replying}, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-        switched = await replying
+        pending = tasks
+        while not replying.done():
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        switched = replying.result()
     finally:
-        for unfinished in (uploading, replying):
+        for unfinished in tasks:
             unfinished.cancel()
-        await asyncio.wait({uploading, replying})
+        await asyncio.wait(tasks)
     if switched:
         await _join(
             PrefixedStream(speaker.trailing_data[0], client),
@@ -390,17 +410,24 @@ async def _exchange(
 
 
 async def _upload(
-    speaker: h11.Connection, client: Stream, server: h11.Connection, upstream: CountingStream, body: _Body
+    speaker: h11.Connection,
+    client: Stream,
+    server: h11.Connection,
+    upstream: CountingStream,
+    body: _Body,
+    heard: Callable[[], None],
 ) -> None:
     """Forward the body of the request. A part of the body may have been read already."""
     import h11
 
     piece: bytes | None = body.held
-    while piece is not None:
-        if piece:
-            await _send(server, upstream, h11.Data(data=piece))
-        piece = None if body.whole else await _next_piece(speaker, client)
-    await _send(server, upstream, h11.EndOfMessage())
+    with contextlib.suppress(ConnectionError):  # a server that refuses the body may still have sent its reply
+        while piece is not None:
+            heard()
+            if piece:
+                await _send(server, upstream, h11.Data(data=piece))
+            piece = None if body.whole else await _next_piece(speaker, client)
+        await _send(server, upstream, h11.EndOfMessage())
 
 
 async def _next_piece(speaker: h11.Connection, client: Stream) -> bytes | None:
@@ -425,6 +452,7 @@ async def _reply(
     server: h11.Connection,
     upstream: CountingStream,
     scrubber: Scrubber | None,
+    heard: Callable[[], None],
 ) -> bool:
     """Forward the reply. Return True if both sides have switched to WebSocket."""
     import h11
@@ -433,11 +461,13 @@ async def _reply(
     while True:
         event = server.next_event()
         if event is h11.NEED_DATA and left:
-            await _pass_rest(upstream, client, left)
+            # The rest of the body need not be searched for secrets.
+            if await pass_on(upstream, client, most=left, heard=heard) < left:
+                raise ConnectionError("the server has closed the connection")
             return False
         if event is h11.NEED_DATA:
-            async with asyncio.timeout(IDLE_TIMEOUT):
-                data = await upstream.read()
+            data = await upstream.read()
+            heard()
             server.receive_data(data)
         elif isinstance(event, h11.InformationalResponse):
             if event.status_code == 101:
@@ -458,15 +488,6 @@ async def _reply(
             return False
         else:
             raise ConnectionError("the server has closed the connection")
-
-
-async def _pass_rest(upstream: Stream, client: Stream, left: int) -> None:
-    """Forward the last `left` bytes of a reply's body that need not be searched for secrets."""
-    watch = _Watch()
-    passing = pass_on(upstream, client, most=left, heard=watch.heard)
-    (passed,) = await _first_failure(passing, watching=watch.wait())
-    if passed < left:
-        raise ConnectionError("the server has closed the connection")
 
 
 def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Response:
@@ -539,14 +560,15 @@ class _Watch:
     """Timer that raises an error after a long silence."""
 
     def __init__(self) -> None:
-        self._at = time.monotonic()
+        self._now = asyncio.get_running_loop().time
+        self._at = self._now()
 
     def heard(self) -> None:
-        self._at = time.monotonic()
+        self._at = self._now()
 
     async def wait(self) -> int:
         """Wait for a silence of `IDLE_TIMEOUT`. Raises TimeoutError."""
-        while (left := self._at + IDLE_TIMEOUT - time.monotonic()) > 0:  # noqa: ASYNC110 - `heard` sets no event
+        while (left := self._at + IDLE_TIMEOUT - self._now()) > 0:  # noqa: ASYNC110 - `heard` sets no event
             await asyncio.sleep(left)
         raise TimeoutError("it was silent for too long")
 

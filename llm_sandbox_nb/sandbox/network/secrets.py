@@ -51,7 +51,7 @@ def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple
         pairs = [
             (name.strip(), hosts.split(",")) for name, _, hosts in (entry.partition("=") for entry in entries)
         ]
-    found = {}
+    found: dict[str, tuple[str, ...]] = {}
     for name, hosts in pairs:
         try:
             parts = [(host.strip().removesuffix(IN_BODY), host.strip().endswith(IN_BODY)) for host in hosts]
@@ -65,7 +65,7 @@ def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple
                 "A secret is NAME=host[,host], as in GITHUB_TOKEN=api.github.com: the name of an environment variable "
                 "and the exact names of the hosts that get its value; +body after a host inserts it into bodies too."
             )
-        found[name] = checked
+        found[name] = (*found.get(name, ()), *checked)
     return found
 
 

@@ -251,38 +251,30 @@ async def read_hello(stream: Stream) -> tuple[bytes, str]:
     Raises:
         NoTlsError: if the bytes are not TLS, do not name exactly one server, or encrypt the server's name.
     """
-    data = b""
-    while (name := _server_name(data)) is None:
-        more = await stream.read()
-        if not more or len(data) > _MAX_HELLO_BYTES:
-            raise NoTlsError("it sent no TLS")
-        data += more
-    return data, name
-
-
-def _server_name(data: bytes) -> str | None:
-    """Return the server's name in a client's first message. None while the message is incomplete. Raises NoTlsError."""
-    message = b""
+    data = message = b""
+    start = (
+        0  # of the first record that is not part of `message` yet, because earlier bytes are read only once
+    )
     while True:
-        if data[:1] not in (b"", b"\x16") or data[1:2] not in (b"", b"\x03"):
+        head = data[start : start + 5]
+        if head[:1] not in (b"", b"\x16") or head[1:2] not in (b"", b"\x03"):
             raise NoTlsError("it is not TLS")
-        if len(data) < 5:
-            return None
-        (size,) = struct.unpack_from(">H", data, 3)
-        if not 0 < size <= 2**14:
+        end = start + 5 + int.from_bytes(head[3:])
+        if len(head) < 5 or len(data) < end <= start + 5 + 2**14:
+            more = await stream.read()
+            if not more or len(data) > _MAX_HELLO_BYTES:
+                raise NoTlsError("it sent no TLS")
+            data += more
+            continue
+        message += data[start + 5 : end]
+        if not start + 5 < end <= start + 5 + 2**14 or message[0] != 1:
             raise NoTlsError("it is not TLS")
-        message += data[5 : 5 + size]
-        if message[:1] not in (b"", b"\x01"):
-            raise NoTlsError("it is not TLS")
-        if len(message) >= 4:
-            whole = 4 + int.from_bytes(message[1:4])
-            if whole > _MAX_HELLO_BYTES:
-                raise NoTlsError("its first message is too long")
-            if len(message) >= whole:
-                return _name_in(message[4:whole])
-        if len(data) < 5 + size:
-            return None
-        data = data[5 + size :]
+        start = end
+        whole = 4 + int.from_bytes(message[1:4])
+        if whole > _MAX_HELLO_BYTES:
+            raise NoTlsError("its first message is too long")
+        if len(message) >= whole:
+            return data, _name_in(message[4:whole])
 
 
 def _name_in(hello: bytes) -> str:

@@ -413,6 +413,11 @@ class Channel:
         self._tasks = []
 
 
+def last_line(stderr: str) -> str:
+    """Return the last line of an executor's stderr for `Channel.why_ended`, without the traceback before this line."""
+    return next(reversed(stderr.splitlines()), "")[:200]
+
+
 async def _joined(head: bytes, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield head
     async for piece in body:

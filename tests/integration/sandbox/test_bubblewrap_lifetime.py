@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -17,9 +18,9 @@ import support
 from llm_sandbox_nb import open_sandbox
 from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv
 from llm_sandbox_nb.sandbox.bubblewrap.launch import bubblewrap_path
-from llm_sandbox_nb.sandbox.bubblewrap.limits import find_groups
+from llm_sandbox_nb.sandbox.bubblewrap.limits import Group, InForce, find_groups
 from llm_sandbox_nb.sandbox.bubblewrap.sandbox import remove_leftovers
-from llm_sandbox_nb.sandbox.errors import SandboxLostError
+from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxLostError
 from llm_sandbox_nb.sandbox.open import start_sandbox
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
@@ -181,6 +182,42 @@ def test_a_start_that_is_cancelled_ends_at_once() -> None:
     support.until(lambda: not support.descendants(os.getpid()) - others)
     remove_leftovers()
     assert not groups_of(os.getpid())
+
+
+def test_a_start_whose_limits_cannot_be_applied_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(group: Group, pid: int) -> None:
+        raise OSError(errno.EBUSY, "the kernel refuses")
+
+    monkeypatch.setattr(Group, "add", refuse)
+    others = support.descendants(os.getpid())
+    with pytest.raises(IsolationUnavailableError, match="the kernel refuses"):
+        support.run(start_sandbox(SandboxOptions("bubblewrap")))
+    support.until(lambda: not support.descendants(os.getpid()) - others)
+
+
+def test_a_program_that_fails_at_its_start_is_lost_for_its_own_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    invalid = {9999: 1}
+    monkeypatch.setattr(
+        "llm_sandbox_nb.sandbox.bubblewrap.sandbox.process_limits", lambda *_: (invalid, InForce())
+    )
+    with pytest.raises(SandboxLostError, match="invalid resource") as caught:
+        support.run(start_sandbox(SandboxOptions("bubblewrap")))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_interrupt_of_the_owners_process_group_reaches_no_process_of_a_sandbox() -> None:
+    async def groups() -> set[int]:
+        others = support.descendants(os.getpid())
+        async with open_sandbox("bubblewrap", profile="strict") as box:
+            if os.getuid() == 0:
+                assert (await box.exec(["id", "-un"], user="root")).stdout == b"root\n"
+            return {os.getpgid(pid) for pid in support.descendants(os.getpid()) - others}
+
+    found = support.run(groups())
+    assert found
+    assert os.getpgid(0) not in found
 
 
 def test_closing_ends_everything_at_once() -> None:

@@ -14,8 +14,15 @@ from docker_help import container_ids, docker_box, files_in_tar, image_from, one
 from support import run, until
 
 from llm_sandbox_nb.sandbox.contract import Directories, Limits
+from llm_sandbox_nb.sandbox.docker.api import APIError
 from llm_sandbox_nb.sandbox.docker.engine import connect, engine_version
-from llm_sandbox_nb.sandbox.docker.images import BASE_IMAGE, DEFAULT_IMAGE, SLIM_IMAGE, check_image
+from llm_sandbox_nb.sandbox.docker.images import (
+    BASE_IMAGE,
+    DEFAULT_IMAGE,
+    SLIM_IMAGE,
+    _run_check,
+    check_image,
+)
 from llm_sandbox_nb.sandbox.docker.sandbox import start as start_docker_sandbox
 from llm_sandbox_nb.sandbox.errors import (
     ImageError,
@@ -154,6 +161,51 @@ def test_other_image_with_bash_and_python_works_as_ordinary_user() -> None:
 
 def test_limits_that_the_engine_refuses() -> None:
     assert "refused to make a container" in start_fails(SandboxError, limits=Limits(memory_bytes=1024))
+
+
+def test_an_engine_that_lists_no_networks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy in front of an engine's socket can forbid some requests."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise APIError("403 Forbidden")
+
+    monkeypatch.setattr(connect().api, "networks", refuse)
+    assert "refused to make a container: 403 Forbidden" in start_fails(SandboxError)
+
+
+def test_an_image_that_prints_without_an_end_fills_no_memory() -> None:
+    endless = '#!/usr/bin/python3\\nfor _ in range(500): print("x" * 100000)\\n'
+    with image_from(
+        SLIM_IMAGE, f"RUN rm /bin/sh && printf '{endless}' > /bin/sh && chmod +x /bin/sh"
+    ) as name:
+        assert sum(map(len, _run_check(name))) < 2_000_000
+        assert "has no bash and no python3" in check_image(name).problem
+
+
+def test_an_image_whose_shell_does_not_end_is_no_dead_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "llm_sandbox_nb.sandbox.docker.images.CHECK_TIMEOUT", 1
+    )  # a time-out is what is tested
+    endless = "#!/usr/bin/python3\\nimport time\\ntime.sleep(3600)\\n"
+    with image_from(
+        SLIM_IMAGE, f"RUN rm /bin/sh && printf '{endless}' > /bin/sh && chmod +x /bin/sh"
+    ) as name:
+        assert "has no bash and no python3" in check_image(name).problem
+
+
+def test_a_check_shows_only_short_texts_of_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        "shell sh -",
+        "program bash 5.2",
+        "program python3 \u00b2.\u00b2",
+        "program git \x1b[2J",
+        f"package a {'1' * 999}",
+    ]
+    monkeypatch.setattr("llm_sandbox_nb.sandbox.docker.images._run_check", lambda name: lines)
+    found = check_image(SLIM_IMAGE)
+    assert "a sandbox needs 3.8 or later" in found.problem
+    assert {*found.programs} == {"bash", "python3"}
+    assert found.packages == {}
 
 
 def test_container_removed_in_use() -> None:

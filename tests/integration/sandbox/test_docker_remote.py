@@ -22,7 +22,7 @@ from loopback_http import LoopbackHandler, LoopbackServer
 from sandbox_commands import begun
 from support import run
 
-from llm_sandbox_nb.sandbox.docker.engine import connect, engine_version
+from llm_sandbox_nb.sandbox.docker.engine import close_tunnels, connect, engine_version, local_socket
 from llm_sandbox_nb.sandbox.docker.images import SLIM_IMAGE
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxLostError
 
@@ -261,3 +261,28 @@ def test_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls = (tmp_path / "calls").read_text().splitlines()
     assert all("someone@machine" in call and "2222" in call for call in calls)
     assert all(call.endswith("docker system dial-stdio") for call in calls)
+
+
+def test_an_ssh_that_cannot_be_started_once_hinders_no_later_connection(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "ssh"
+
+    def answer() -> str:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(support.PATIENCE)
+            client.connect(path)
+            return client.makefile().read()
+
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o755)
+    try:
+        path = local_socket("ssh://BuildBox:2222")
+        program.chmod(0o644)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        assert answer() == ""
+        program.chmod(0o755)
+        assert answer().endswith("-p 2222 -- BuildBox docker system dial-stdio\n")
+    finally:
+        close_tunnels()

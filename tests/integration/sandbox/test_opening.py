@@ -13,6 +13,7 @@ import support
 from llm_sandbox_nb import open_sandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Limits
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxLostError
+from llm_sandbox_nb.sandbox.open import start_sandbox
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 
@@ -55,6 +56,13 @@ def test_a_ca_bundle_must_be_there(tmp_path: Path) -> None:
         open_sandbox(ca_bundle=tmp_path / "none.pem")
 
 
+@pytest.mark.isolations("docker", "bubblewrap")
+def test_certificates_that_have_vanished_are_named(isolation: str, tmp_path: Path) -> None:
+    """The engine is not blamed."""
+    with pytest.raises(FileNotFoundError, match=r"vanished\.pem"):
+        support.run(start_sandbox(SandboxOptions(isolation, ca_bundle=tmp_path / "vanished.pem")))
+
+
 @pytest.mark.isolations("process", "bubblewrap")
 def test_it_can_be_awaited_and_used_as_a_context_and_closed_twice(isolation: str) -> None:
     async def both() -> list[str]:
@@ -74,7 +82,7 @@ def test_it_can_be_awaited_and_used_as_a_context_and_closed_twice(isolation: str
 
 def test_options_reach_the_inside(isolation: str, tmp_path: Path) -> None:
     bundle = tmp_path / "site.pem"
-    bundle.write_text("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n")
+    bundle.write_bytes(b"# Z\xfcrich\n-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n")
     command = 'cat "$REQUESTS_CA_BUNDLE"; echo $PIP_INDEX_URL $https_proxy $no_proxy $EXTRA'
 
     async def look() -> str:
@@ -91,6 +99,15 @@ def test_options_reach_the_inside(isolation: str, tmp_path: Path) -> None:
     assert "BEGIN CERTIFICATE" in text
     expected = "https://packages.example/simple http://proxy.example:3128 localhost,127.0.0.1,::1 a b"
     assert text.endswith(f"{expected}\n")
+
+
+@pytest.mark.isolations("process", "bubblewrap")
+def test_a_variable_need_not_be_utf_8(isolation: str) -> None:
+    async def look() -> bytes:
+        async with open_sandbox(isolation, env={"EXTRA": os.fsdecode(b"caf\xe9")}) as box:
+            return (await box.run('printf %s "$EXTRA"')).stdout
+
+    assert support.run(look()) == b"caf\xe9"
 
 
 @pytest.mark.bubblewrap
@@ -112,7 +129,9 @@ def test_limits_are_read_back() -> None:
 
 @pytest.mark.bubblewrap
 @pytest.mark.usefixtures("bubblewrap_engine")
-@pytest.mark.parametrize("root", ["relative", "/", "/usr/work", "/etc", "/testbed/../usr"])
+@pytest.mark.parametrize(
+    "root", ["relative", "/", "/usr/work", "/etc", "/testbed/../usr", "//usr/x", "/var/tmp/x"]
+)
 def test_the_working_directory_cannot_hide_the_system(root: str) -> None:
     with pytest.raises(ValueError, match="cannot be used"):
         support.run(open_and_close("bubblewrap", directories=Directories(root)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from sandbox_commands import until_living
-from support import own_mark, until
+from support import eventually, own_mark, until
 
 from llm_sandbox_nb.sandbox import process
 from llm_sandbox_nb.sandbox.contract import Directories
@@ -101,6 +102,19 @@ async def test_nothing_is_left() -> None:
                 os.kill(box.executor["pid"], signal.SIGKILL)
         assert not root.parent.exists()
         await until_living(mark, 0)
+
+
+async def test_a_close_whose_caller_is_cancelled_leaves_nothing() -> None:
+    for turns in range(1, 6):
+        box = await open_sandbox("process")
+        await box.checkpoint()
+        folders = [Path(box.directories.root).parent, box.history.folder]
+        closing = asyncio.create_task(box.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait({closing})
+        await eventually(lambda folders=folders: not any(folder.exists() for folder in folders))
 
 
 def test_a_process_that_just_begins_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:

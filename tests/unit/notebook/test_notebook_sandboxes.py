@@ -59,6 +59,7 @@ def test_the_same_sandbox_fits() -> None:
     by_name = SandboxOptions(isolation="auto", profile="standard", network="open", image="full")
     for wanted in (SandboxOptions(), SandboxOptions(isolation="docker"), by_name, started):
         assert fits(wanted, started)
+    assert fits(SandboxOptions(limits=Limits()), SandboxOptions())
 
 
 def test_a_kernel_keeps_one_sandbox() -> None:

@@ -192,6 +192,15 @@ def test_processes_are_limited_one_by_one_where_there_is_no_group(monkeypatch: p
     assert held == InForce(None, 50, None, "memory for each process by rlimit, processes by rlimit")
 
 
+def test_limits_of_the_owner_are_not_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a larger value, a program inside could not set its limit, and no sandbox would start."""
+    monkeypatch.setattr("platform.release", lambda: "6.1.0-13-amd64")
+    monkeypatch.setattr("resource.getrlimit", lambda limit: (100, 100))
+    values, held = process_limits(Limits(2**30, 512, None), InForce())
+    assert {values[limit] for limit in (RLIMIT_DATA, RLIMIT_NPROC, RLIMIT_NOFILE)} == {100}
+    assert held.pids == 100
+
+
 def test_old_kernels_would_count_all_processes_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.release", lambda: "5.4.0-200-generic")
     values, held = process_limits(Limits(None, 50, None), InForce())

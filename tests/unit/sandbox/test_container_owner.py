@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
+
 from llm_sandbox_nb.sandbox.docker.ownership import (
     ContainerOwner,
     _own,
@@ -45,6 +47,15 @@ def test_a_container_without_our_labels_is_not_ours() -> None:
         assert owner_of(listed(container_name("abc"), **labels)) is None
     assert owner_of({"Names": [f"/{adopted_name('abc')}"], "Labels": None}) is None
     assert owner_of({}) is None
+
+
+def test_without_proc_an_owner_lives_in_every_time_zone_and_language(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    owner = current_owner()
+    monkeypatch.setenv("TZ", "XXX-9")
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    assert not owner.is_dead()
+    assert dataclasses.replace(owner, started="0" * 8).is_dead()
 
 
 def test_an_owner_is_dead_only_where_that_is_certain() -> None:

@@ -7,6 +7,7 @@ import asyncio
 import errno
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,15 +147,14 @@ def test_an_error_that_passes_leaves_the_door_open(
     monkeypatch.setattr(door, "_PAUSE", 0)
 
     async def whole() -> None:
-        loop = asyncio.get_running_loop()
-        errors, accept = [OSError(number, os.strerror(number))] * 3, loop.sock_accept
+        errors, accept = [OSError(number, os.strerror(number))] * 3, socket.socket.accept
 
-        async def accept_later(listening: socket.socket) -> tuple[socket.socket, Any]:
+        def accept_later(listening: socket.socket) -> tuple[socket.socket, Any]:
             if errors:
                 raise errors.pop()
-            return await accept(listening)
+            return accept(listening)
 
-        monkeypatch.setattr(loop, "sock_accept", accept_later)
+        monkeypatch.setattr(socket.socket, "accept", accept_later)
         served = await opened_door(listener)
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         writer.write(b"hello")
@@ -166,6 +166,37 @@ def test_an_error_that_passes_leaves_the_door_open(
         await served.close()
 
     asyncio.run(whole())
+
+
+def test_a_sandbox_that_makes_its_listener_block_stops_only_its_own_network(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sandbox has kept the socket: it changes its mode, and then takes a connection before the host does."""
+    stolen, accept = threading.Event(), socket.socket.accept
+    ended = threading.Event()
+
+    def accept_after_the_sandbox(listening: socket.socket) -> tuple[socket.socket, Any]:
+        accept(listener)[0].close()
+        stolen.set()
+        return accept(listening)
+
+    async def whole() -> None:
+        served = await opened_door(listener)
+        listener.setblocking(True)
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(b"hello")
+        writer.write_eof()
+        assert await reader.read() == b"hello"
+        writer.close()
+        monkeypatch.setattr(socket.socket, "accept", accept_after_the_sandbox)
+        _, writer = await asyncio.open_connection(*listener.getsockname())
+        await eventually(stolen.is_set)
+        writer.close()
+        await served.close()
+        ended.set()
+
+    threading.Thread(target=lambda: asyncio.run(whole()), daemon=True).start()
+    assert ended.wait(60)
 
 
 def test_a_listener_that_fails_for_good_is_the_reason_of_the_closed_door(listener: socket.socket) -> None:

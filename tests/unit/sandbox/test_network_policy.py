@@ -10,6 +10,7 @@ from network_attacks import address_of_this_machine
 
 from llm_sandbox_nb.sandbox.network.policy import (
     NAMED_SETS,
+    PUBLIC,
     HostRule,
     Policy,
     PolicyRefusalError,
@@ -41,6 +42,7 @@ def allows(entries: str, host: str, port: int = 443) -> bool:
         ("*.example.org, !b.example.org", ["a.example.org:443"], ["b.example.org:443", "b.example.org:80"]),
         ("10.0.0.5:5432", ["10.0.0.5:5432"], ["10.0.0.5:443", "10.0.0.6:5432"]),
         ("[fd00::5]:8080", ["fd00::5:8080"], ["fd00::5:80"]),
+        ("*.org,!pypi", ["example.org:443"], ["pypi.org:443"]),
         ("pypi,github", ["files.pythonhosted.org:443", "api.github.com:443"], ["pypi.org.evil.org:443"]),
     ],
 )
@@ -76,9 +78,8 @@ def test_addresses(address: str, words: str) -> None:
     assert found.startswith(words)
     assert bool(found) == bool(words)
     if words:
-        Policy([f"[{address}]:443" if ":" in address else f"{address}:443"]).check_address(
-            ipaddress.ip_address(address), 443
-        )
+        policy = Policy([f"[{address}]:443" if ":" in address else f"{address}:443"])
+        policy.check_address(ipaddress.ip_address(address), 443, PUBLIC)
 
 
 def test_an_address_of_this_machine_is_known_without_a_list() -> None:
@@ -102,6 +103,21 @@ def test_a_person_adds_to_the_list() -> None:
             policy.check(host, 443)
 
 
+def test_a_person_allows_a_private_address_for_one_connection() -> None:
+    policy, address = Policy(), ipaddress.ip_address("10.0.0.5")
+    policy.permit("10.0.0.5:5432", once=True)
+    policy.check_address(address, 5432, policy.check("10.0.0.5", 5432))
+    with pytest.raises(PolicyRefusalError, match="private"):
+        policy.check_address(address, 5432, PUBLIC)
+
+
+def test_a_denial_for_one_connection_allows_nothing() -> None:
+    policy = Policy()
+    policy.permit("!evil.org", once=True)
+    with pytest.raises(PolicyRefusalError, match="not in the list"):
+        policy.check("evil.org", 443)
+
+
 def test_options_that_contradict_each_other() -> None:
     assert SandboxOptions(allow=("pypi",)).network == "allow"
     sent = SandboxOptions(network="allow", allow=("pypi", "a.org:22"), secrets={"KEY": ("a.org",)})
@@ -110,6 +126,10 @@ def test_options_that_contradict_each_other() -> None:
         ({"isolation": "process", "network": "allow"}, "cannot enforce a list of allowed hosts"),
         ({"network": "none", "allow": ("pypi",)}, "use network='allow'"),
         ({"network": "allow", "proxy": "http://p"}, "leave the option proxy out"),
+        (
+            {"isolation": "bubblewrap", "network": "public", "proxy": "http://p"},
+            "of bubblewrap brings its own",
+        ),
         ({"secrets": {"KEY": ("10.0.0.1",)}}, "A secret is NAME=host"),
     ]:
         with pytest.raises(ValueError, match=words):
@@ -120,6 +140,7 @@ def test_a_secret_without_a_value_or_a_host_is_refused_without_repeating_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert parse_secrets(["KEY=a.org,b.org"]) == {"KEY": ("a.org", "b.org")}
+    assert parse_secrets(["KEY=a.org", "KEY=b.org"]) == {"KEY": ("a.org", "b.org")}
     for entry in ("KEY", "KEY=", "KEY=sk-A VALUE", "1KEY=a.org"):
         with pytest.raises(ValueError, match="NAME=host") as caught:
             parse_secrets([entry])

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import gzip
+import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from network_attacks import (
@@ -25,10 +28,13 @@ from network_attacks import (
     hello,
     name,
 )
+from support import eventually
+from virtual_time import run_in_virtual_time
 
 from llm_sandbox_nb.sandbox.contract import Connection
+from llm_sandbox_nb.sandbox.network.internet import MAX_LOOKUPS, Internet
 from llm_sandbox_nb.sandbox.network.policy import Policy
-from llm_sandbox_nb.sandbox.network.proxy import Proxy
+from llm_sandbox_nb.sandbox.network.proxy import IDLE_TIMEOUT, MAX_REASON_LENGTH, Proxy
 from llm_sandbox_nb.sandbox.network.secrets import (
     Scrubber,
     Secret,
@@ -37,6 +43,7 @@ from llm_sandbox_nb.sandbox.network.secrets import (
     placeholder,
     put_in_body,
 )
+from llm_sandbox_nb.sandbox.network.streams import CountingStream, read_hello
 
 STAND_IN = placeholder("API_TOKEN")
 
@@ -237,6 +244,19 @@ def test_what_a_host_has_kept_never_comes_back(
     assert form.decode() in canary.said
 
 
+def test_without_tls_a_secrets_host_neither_returns_the_value_nor_gets_the_key_of_another_person() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nX-Kept: %s\r\n\r\n%s" % (SECRET.encode(), SECRET.encode())
+    plain = get("http://api.example/kept", "api.example", "Accept-Encoding: gzip")
+    outcome, _ = asyncio.run(attempt_here(Proxy, Attack(0, "", plain), 2, answer=answer))
+    assert outcome.said.count("(secret)") == 2
+    assert SECRET not in outcome.said
+    foreign = get("http://api.example/kept", "api.example", "Authorization: Bearer of-the-attacker")
+    outcome, reported = one(foreign)
+    assert b"".join(outcome.arrived).startswith(b"GET /kept HTTP/1.1\r\n")
+    assert b"of-the-attacker" not in b"".join(outcome.arrived)
+    assert (reported[0].decision, reported[0].secrets) == ("allowed", [])
+
+
 def test_a_value_in_the_name_of_a_header_is_left_out() -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-%s: a\r\n\r\nok" % SECRET.encode()
     outcome, _ = asyncio.run(attempt_here(Proxy, Attack(0, "", inner()), 2, answer=answer))
@@ -291,3 +311,145 @@ def test_a_silent_or_endless_head_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         " 400 "
         in one([("send", "GET http://allowed.example/ HTTP/1.1\r\nA: " + "a" * 99_999), ("rest", "")])[0].said
     )
+
+
+def test_the_reason_of_a_refusal_does_not_repeat_a_long_request() -> None:
+    outcome, reported = one([("send", "\1" * 60_000 + "\r\n\r\n"), ("rest", "")])
+    assert " 400 " in outcome.said
+    assert reported[0].decision == "refused"
+    assert len(reported[0].reason) <= MAX_REASON_LENGTH
+
+
+class Trickle:
+    """A stream from which pieces come after pauses, and an answer as soon as the body of a request is complete."""
+
+    def __init__(self, pieces: list[tuple[float, bytes]], answer: bytes = b"") -> None:
+        self.pieces, self.answer = pieces, answer
+        self.written = b""
+        self.sent = self.received = 0
+        self.complete = asyncio.Event()
+
+    async def read(self) -> bytes:
+        if self.pieces:
+            pause, piece = self.pieces.pop(0)
+            await asyncio.sleep(pause)  # in virtual time
+            return piece
+        await self.complete.wait()
+        answer, self.answer = self.answer, b""
+        return answer
+
+    async def write(self, data: bytes | memoryview) -> None:
+        self.written += bytes(data)
+        if self.written.endswith(b"0\r\n\r\n"):
+            self.complete.set()
+
+    async def end_writing(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+async def exchange(client: Trickle, server: CountingStream) -> list[Connection]:
+    """Serve a client whose requests all go to this server. Return the reported connections."""
+
+    class Near(Internet):
+        async def addresses(self, host: str, port: int) -> list[str]:
+            return [PUBLIC]
+
+        async def connect(self, *_: object) -> CountingStream:
+            return server
+
+    reported: list[Connection] = []
+    proxy = Proxy(Policy(["allowed.example"]), internet=Near())
+    proxy.report = reported.append
+    await proxy.serve(client)
+    return reported
+
+
+HEAD = b"POST http://allowed.example/ HTTP/1.1\r\nHost: allowed.example\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def test_a_long_upload_is_not_a_silent_connection() -> None:
+    pieces = [b"1\r\nx\r\n"] * 5 + [b"0\r\n\r\n"]
+    client = Trickle([(0, HEAD), *((IDLE_TIMEOUT / 2, piece) for piece in pieces)])
+    server = Trickle([], b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    reported, _ = run_in_virtual_time(exchange(client, server))
+    assert client.written.endswith(b"\r\n\r\nok")
+    assert (reported[0].decision, reported[0].reason) == ("allowed", "")
+
+
+def test_the_reply_of_a_server_that_refuses_a_body_arrives() -> None:
+    class Refusing(Trickle):
+        async def write(self, data: bytes | memoryview) -> None:
+            if bytes(data).startswith(b"1\r\nx"):
+                self.complete.set()
+                raise ConnectionError("the other side has closed the connection")
+
+    client = Trickle([(0, HEAD), (0, b"1\r\nx\r\n"), (0, b"0\r\n\r\n")])
+    server = Refusing([], b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
+    reported, _ = run_in_virtual_time(exchange(client, server))
+    assert client.written.startswith(b"HTTP/1.1 413 ")
+    assert reported[0].decision == "allowed"
+
+
+def test_slow_look_ups_hold_up_no_other_work_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, looking = threading.Event(), threading.Semaphore(0)
+
+    def getaddrinfo(*_: object, **__: object) -> list[Any]:
+        looking.release()
+        slow.wait()
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+    async def whole() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2 * MAX_LOOKUPS))
+        sandboxes = [Internet(), Internet()]
+        looks = [
+            asyncio.create_task(internet.addresses(f"{number}.example", 443))
+            for internet in sandboxes
+            for number in range(MAX_LOOKUPS + 1)
+        ]
+        try:
+            for _ in range(2 * MAX_LOOKUPS):
+                await eventually(lambda: looking.acquire(blocking=False))
+            async with asyncio.timeout(60):
+                assert await asyncio.to_thread(lambda: "done") == "done"
+            assert not looking.acquire(blocking=False), "a sandbox has more look-ups at once than it may"
+        finally:
+            slow.set()
+        await asyncio.gather(*looks)
+
+    asyncio.run(whole())
+
+
+def test_the_time_for_a_first_tls_message_grows_only_with_its_length() -> None:
+    """A hostile program sends records of a byte, a byte at a time; each byte is parsed once."""
+
+    class Bytes:
+        def __init__(self, data: bytes) -> None:
+            self.data, self.at = data, 0
+
+        async def read(self) -> bytes:
+            await asyncio.sleep(0)
+            self.at += 1
+            return self.data[self.at - 1 : self.at]
+
+        async def write(self, data: bytes | memoryview) -> None:
+            raise AssertionError
+
+        async def end_writing(self) -> None:
+            raise AssertionError
+
+    whole = hello((21, bytes(8000)), name("allowed.example")).encode("latin-1")[5:]
+    records = b"".join(b"\x16\x03\x01\0\1" + whole[at : at + 1] for at in range(len(whole)))
+
+    async def read() -> tuple[bytes, str]:
+        async with asyncio.timeout(60):
+            return await read_hello(Bytes(records))
+
+    assert asyncio.run(read()) == (records, "allowed.example")

@@ -341,6 +341,39 @@ def test_scarce_memory_prepares_none_and_ends_those_that_wait(engine: Engine) ->
     pool_in_virtual_time(engine, body)
 
 
+def test_memory_that_becomes_scarce_meanwhile_leaves_none_without_an_end(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = [MIN_FREE_BYTES, MIN_FREE_BYTES - 1]
+    monkeypatch.setattr(prepared, "available_memory", lambda: free.pop(0) if free else MIN_FREE_BYTES)
+
+    async def body(pool: PreparedSandboxes[Box]) -> None:
+        pool.prepare(PLAIN, 2, 600)
+        await asyncio.sleep(590)
+        assert len(engine.open) == 1
+        await asyncio.sleep(30)
+        assert engine.open == []
+
+    pool_in_virtual_time(engine, body)
+
+
+@pytest.mark.parametrize("end", [PreparedSandboxes.end_oldest, PreparedSandboxes.close])
+def test_a_cancelled_caller_leaves_no_sandbox(
+    engine: Engine, end: Callable[[PreparedSandboxes[Box]], Coroutine[Any, Any, None]]
+) -> None:
+    async def body(pool: PreparedSandboxes[Box]) -> None:
+        pool.prepare(PLAIN, 1, HOUR)
+        await asyncio.sleep(START_SECONDS + 1)
+        ending = asyncio.create_task(end(pool))
+        await asyncio.sleep(0)
+        ending.cancel()
+        await asyncio.wait({ending})
+        await asyncio.sleep(1)
+        assert engine.open == []
+
+    pool_in_virtual_time(engine, body)
+
+
 def test_the_end_stops_a_start_in_progress(engine: Engine) -> None:
     async def body(pool: PreparedSandboxes[Box]) -> None:
         pool.prepare(PLAIN, 2, HOUR)

@@ -272,6 +272,25 @@ def test_a_small_limit_makes_few_files_and_folders(tmp_path):
     assert told[-1] == "1000 more entries were left out."
 
 
+def test_entries_without_an_end_do_not_take_hours(tmp_path, monkeypatch):
+    """A stream of one deep folder again and again took two hours for each gigabyte."""
+    deep = record(DIRECTORY, b"/".join([b"d"] * 98))
+    told = receive(tmp_path / "same", *[deep] * 1000, file(b"after"), limit=1024)
+    assert told[-1] == "after was left out: there is no room for more files and folders within the limit."
+    monkeypatch.setattr(transfer, "MAX_RECORDS", 3)
+    told = receive(
+        tmp_path / "skipped", file(b"a"), *[record(SKIPPED, b"x") + chunked(b"why")] * 3, file(b"b")
+    )
+    assert told == ["x was left out: why.", "x was left out: why.", "All further entries were left out."]
+
+
+def test_a_damaged_git_file_is_uploaded(tmp_path):
+    (tmp_path / ".git").write_bytes(b"gitdir: a\0b\n")
+    plan = transfer.plan_upload(tmp_path)
+    assert plan.names() == [".git"]
+    assert "names a repository that is not in the upload" in plan.left_out[0]
+
+
 def test_a_usual_limit_takes_a_usual_tree(tmp_path):
     assert receive(tmp_path, *[file(b"%d/%d" % (n % 100, n)) for n in range(3000)], limit=10**8) == []
     assert len(list(tmp_path.rglob("*"))) == 3100
