@@ -191,9 +191,9 @@ def times_of(trajectory: Trajectory, *, foreign: bool = False) -> Times:
 
 
 def throughput(times: Iterable[Times]) -> Throughput | None:
-    """Return the throughput of several runs, or None if no run has recorded times."""
+    """Return the throughput of several runs, or None if no run has recorded times, or the recorded times cannot be right."""
     known = [(time.start, time.start + time.wall, time.wall) for time in times if time.start and time.wall]
-    if not known:
+    span = max((end for _, end, _ in known), default=0.0) - min((start for start, _, _ in known), default=0.0)
+    if span <= 0:  # no run has times, or the clock was set back
         return None
-    span = max(end for _, end, _ in known) - min(start for start, _, _ in known)
     return Throughput(60 * len(known) / span, sum(wall for _, _, wall in known) / span)

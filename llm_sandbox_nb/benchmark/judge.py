@@ -16,8 +16,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from llm_sandbox_nb.benchmark.normalisation import without_thinking
-from llm_sandbox_nb.benchmark.results import append_line, read_lines
+from llm_sandbox_nb.benchmark.results import ResultsError, append_line, read_lines
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
 from llm_sandbox_nb.benchmark.verdicts import Opinion, opinion_of
@@ -227,8 +229,15 @@ def _shortened(answer: str) -> str:
 
 
 def read_judgements(path: Path) -> list[Judgement]:
-    """Read all judgements of a judge, beginning with the oldest."""
-    return [Judgement(**record) for record in read_lines(path)]
+    """Read all judgements of a judge, beginning with the oldest.
+
+    Raises:
+        ResultsError: if a line is not a judgement.
+    """
+    try:
+        return TypeAdapter(list[Judgement]).validate_python(read_lines(path))
+    except ValueError as error:
+        raise ResultsError(f"{path} holds a line that is not a judgement: mend or remove it.") from error
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,11 @@ A crash while a line is written leaves an incomplete line, which is skipped.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from llm_sandbox_nb.errors import LLMSandboxError
@@ -87,6 +86,8 @@ class Result:
         return self.task, self.mode, self.item, self.repeat
 
 
+_MAX_NUMBER = 10**15
+"""Largest number in a result, so that sums of numbers from anywhere stay finite."""
 _FIELDS = {field.name: str(field.type) for field in fields(Result)}
 
 
@@ -126,26 +127,35 @@ def _results_in(path: Path, size: int, changed: int) -> tuple[Result, ...]:
 def _result(path: Path, record: dict[str, Any]) -> Result:
     """Make a result from a line of the file.
 
+    The file may come from anyone, so a result cannot name a folder outside of the folder of all results.
+
     Raises:
-        ResultsError: if a field is missing or has a wrong type.
+        ResultsError: if a field is missing, has a wrong type or range, or names another folder.
     """
     known = {key: value for key, value in record.items() if key in _FIELDS}
     missing = [name for name in ("task", "mode", "item", "repeat", "problem") if name not in known]
-    wrong = [name for name, value in known.items() if not _fits(_FIELDS[name], value)]
+    wrong = [name for name, value in known.items() if not _fits(name, value)]
+    if not missing and not wrong:
+        run = PurePosixPath(known.get("run", ""))
+        places = {"task": path.parts[-3], "mode": path.parts[-2]}
+        wrong = [name for name, place in places.items() if known[name] != place]
+        wrong += ["run"] if run.is_absolute() or ".." in run.parts else []
     if missing or wrong:
-        reason = f"it has no {missing[0]}" if missing else f"its {wrong[0]} is {known[wrong[0]]!r}"
+        reason = f"it has no {missing[0]}" if missing else f"its {wrong[0]} is {known[wrong[0]]!r:.80}"
         raise ResultsError(f"{path} holds a line that is not a result ({reason}): mend or remove it.")
     return Result(**known)
 
 
-def _fits(kind: str, value: Any) -> bool:
+def _fits(name: str, value: Any) -> bool:
+    kind = _FIELDS[name]
     if value is None:
         return "None" in kind
-    if kind == "bool":
-        return isinstance(value, bool)
-    if "float" in kind:
-        return isinstance(value, int | float) and math.isfinite(value)
-    return isinstance(value, int if "int" in kind else str) and not isinstance(value, bool)
+    if kind == "bool" or isinstance(value, bool):
+        return kind == "bool" and isinstance(value, bool)
+    if isinstance(value, str):
+        return "str" in kind
+    low, high = (0, 1) if name == "score" else (-_MAX_NUMBER, _MAX_NUMBER)
+    return isinstance(value, int | float if "float" in kind else int) and "str" not in kind and low <= value <= high
 
 
 def append_line(path: Path, record: object) -> None:
@@ -174,7 +184,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     for line in path.read_bytes().splitlines():
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             found.append(record)

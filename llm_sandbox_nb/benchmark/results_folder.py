@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import TypeAdapter
+
 from llm_sandbox_nb.benchmark.results import CONFIG, Key, Result, ResultsError, read_results
 from llm_sandbox_nb.trajectory.whole_file import write_whole
 from llm_sandbox_nb.windows import NOT_INHERITED, try_lock
@@ -81,7 +83,7 @@ def read_config(out: Path) -> dict[str, Any]:
         return {}
     try:
         return dict(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ResultsError(f"{path} cannot be read ({error}): remove it, or choose another --out.") from error
 
 
@@ -131,9 +133,10 @@ def read_plan(out: Path) -> list[PlannedCell]:
     Raises:
         ResultsError: if `config.json` cannot be read.
     """
+    plan = read_config(out).get(PLAN) or []
     try:
-        return [PlannedCell(**cell) for cell in read_config(out).get(PLAN) or ()]
-    except (AttributeError, TypeError) as error:
+        return TypeAdapter(list[PlannedCell]).validate_python(plan)
+    except ValueError as error:
         raise ResultsError(f"{out / CONFIG} holds an invalid {PLAN}: remove that key.") from error
 
 

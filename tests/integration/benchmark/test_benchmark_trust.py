@@ -362,6 +362,13 @@ def test_wrong_ranges_and_folders_are_one_sentence(
         ({"turns": "many"}, "its turns is 'many'"),
         ({"item": None}, "its item is None"),
         ({"repeat": ...}, "it has no repeat"),
+        ({"score": 2.0}, "its score is 2.0"),
+        ({"cost": 10**400}, "its cost is 1" + 79 * "0"),
+        ({"turns": 10**400}, "its turns is 1" + 79 * "0"),
+        ({"task": "../own"}, "its task is '../own'"),
+        ({"mode": "../../elsewhere"}, "its mode is '../../elsewhere'"),
+        ({"run": "own/llm/runs/../../../../run"}, "its run is 'own/llm/runs/../../../../run'"),
+        ({"run": "/run"}, "its run is '/run'"),
     ],
 )
 def test_a_line_that_is_not_a_result_is_named(
@@ -374,3 +381,26 @@ def test_a_line_that_is_not_a_result_is_named(
     assert main(["benchmark", "report", str(tmp_path)]) == 2
     told = capsys.readouterr().err
     assert f"holds a line that is not a result ({said}): mend or remove it." in told
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        (CONFIG, "[" * 100_000, "cannot be read ("),
+        (CONFIG, '{"plan": [{"task": [], "mode": "llm"}]}', "holds an invalid plan: remove that key."),
+        (CONFIG, '{"plan": [{"task": "own", "mode": "llm", "rows": {"a": "many"}}]}', "holds an invalid plan"),
+        ("judge/judgements.jsonl", '{"key": [], "repeat": 0, "opinion": "correct"}', "is not a judgement"),
+        ("judge/judgements.jsonl", '{"key": "k", "repeat": 0, "opinion": "correct", "cost": "x"}', "is not a"),
+    ],
+)
+def test_a_file_of_others_that_is_no_plan_or_judgement_is_named(
+    tmp_path: Path, file: str, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_result(tmp_path, Result("own", "llm", "a", 0, 1.0, started=1.7e9, wall_time=1e-9))
+    with (tmp_path / "own" / "llm" / FILE).open("a") as lines:
+        lines.write("[" * 100_000 + "\n")  # skipped, like any line that is not JSON
+    assert main(["benchmark", "report", str(tmp_path)]) == 0
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(text)
+    assert main(["benchmark", "report", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err
