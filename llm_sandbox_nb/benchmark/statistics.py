@@ -116,7 +116,10 @@ def mcnemar(better: int, worse: int) -> float:
 
     This is the probability of a split at least as uneven as `better` to `worse` if both sides are equally good."""
     number = better + worse
-    tail = sum(math.comb(number, k) for k in range(min(better, worse) + 1))
+    tail = ways = 1
+    for k in range(min(better, worse)):
+        ways = ways * (number - k) // (k + 1)  # number over k + 1
+        tail += ways
     return min(1.0, float(2 * tail / 2**number))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -314,6 +315,8 @@ def test_intervals_are_those_of_a_mean() -> None:
         Interval(0.1, pytest.approx(0.0179, abs=1e-4), pytest.approx(0.4042, abs=1e-4)),
     )
     assert [mcnemar(*split) for split in ((0, 0), (5, 5), (10, 0))] == [1.0, 1.0, 2 / 1024]
+    whole = 2 * sum(math.comb(90, k) for k in range(38)) / 2**90
+    assert mcnemar(37, 53) == mcnemar(53, 37) == pytest.approx(whole, abs=0, rel=1e-15)
     assert passes([[1.0], [0.0, 1.0]]) == []
     found_passes = passes([[1.0, 0.0, 0.5], [1.0, 1.0, 1.0]])
     assert [(one.k, round(one.any, 6), round(one.all, 6)) for one in found_passes] == [
