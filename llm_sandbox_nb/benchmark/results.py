@@ -155,7 +155,11 @@ def _fits(name: str, value: Any) -> bool:
     if isinstance(value, str):
         return "str" in kind
     low, high = (0, 1) if name == "score" else (-_MAX_NUMBER, _MAX_NUMBER)
-    return isinstance(value, int | float if "float" in kind else int) and "str" not in kind and low <= value <= high
+    return (
+        isinstance(value, int | float if "float" in kind else int)
+        and "str" not in kind
+        and low <= value <= high
+    )
 
 
 def append_line(path: Path, record: object) -> None:

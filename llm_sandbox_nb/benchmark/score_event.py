@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Literal
 
@@ -10,11 +11,12 @@ from llm_sandbox_nb.benchmark.text_scorers import Score
 from llm_sandbox_nb.formatting import format_number
 from llm_sandbox_nb.plain_text import first_line
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.journal import Journal, read_journal
+from llm_sandbox_nb.trajectory.journal import Journal, JournalError, read_journal
 from llm_sandbox_nb.trajectory.protection import is_isolated
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
+logger = logging.getLogger(__name__)
 _SUMMARY_CHARACTERS = 160
 _OUTCOMES: dict[float | None, Literal["passed", "failed", "error"]] = {
     None: "error",
@@ -65,10 +67,15 @@ def record_score(folder: Path, trajectory: Trajectory, scorer: str, score: Score
 def record_result(out: Path, result: Result, scorer: str) -> None:
     """Add a later score, such as the score of a judge, to the journal of its run below `out`, if the journal exists.
 
+    A damaged journal stays as it is, because the answer and its score are in the results.
+
     Raises:
-        JournalError, OSError: if the journal cannot be read or written.
+        OSError: if the journal cannot be read or written.
     """
     folder = out / result.run
     if result.run and (folder / JOURNAL).is_file():
         score = Score(result.score, result.detail, failed=bool(result.error_kind))
-        record_score(folder, Trajectory(read_journal(folder)), scorer, score)
+        try:
+            record_score(folder, Trajectory(read_journal(folder)), scorer, score)
+        except JournalError as error:
+            logger.warning("The score is not in the record of its run: %s", error)

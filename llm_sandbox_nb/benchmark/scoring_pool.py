@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -128,6 +130,7 @@ class _Worker:
             sys.executable,
             "-m",
             "llm_sandbox_nb.benchmark.scoring_worker",
+            str(os.getpid()),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -140,9 +143,10 @@ class _Worker:
         process, self._process = self._process, None
         if process is None:
             return
-        with suppress(ProcessLookupError):
-            process.kill()
+        if process.returncode is None:  # otherwise another process may have the number
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with all processes that the scorer has started
         with suppress(TimeoutError, ConnectionError):
-            # a child process of the scorer may keep the pipes open
+            # a process that left the group may keep the pipes open
             async with asyncio.timeout(_PIPE_SECONDS):
                 await process.communicate()

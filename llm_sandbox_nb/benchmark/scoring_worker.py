@@ -7,17 +7,30 @@ because math-verify's time limit works only there.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 _MAX_DETAIL_CHARACTERS = 2_000
+_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Answer requests until stdin ends. Text that a scorer prints goes to stderr."""
+    """Answer requests until stdin ends. Text that a scorer prints goes to stderr.
+
+    The only argument is the number of the parent process. If the parent is killed, nobody stops a scorer that hangs,
+    so on Linux the kernel kills this process.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[1]):
+        sys.exit(1)
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     from llm_sandbox_nb.benchmark.scorers import ScorerError, load_asker, load_scorer, score_row

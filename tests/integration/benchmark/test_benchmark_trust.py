@@ -388,9 +388,17 @@ def test_a_line_that_is_not_a_result_is_named(
     [
         (CONFIG, "[" * 100_000, "cannot be read ("),
         (CONFIG, '{"plan": [{"task": [], "mode": "llm"}]}', "holds an invalid plan: remove that key."),
-        (CONFIG, '{"plan": [{"task": "own", "mode": "llm", "rows": {"a": "many"}}]}', "holds an invalid plan"),
+        (
+            CONFIG,
+            '{"plan": [{"task": "own", "mode": "llm", "rows": {"a": "many"}}]}',
+            "holds an invalid plan",
+        ),
         ("judge/judgements.jsonl", '{"key": [], "repeat": 0, "opinion": "correct"}', "is not a judgement"),
-        ("judge/judgements.jsonl", '{"key": "k", "repeat": 0, "opinion": "correct", "cost": "x"}', "is not a"),
+        (
+            "judge/judgements.jsonl",
+            '{"key": "k", "repeat": 0, "opinion": "correct", "cost": "x"}',
+            "is not a",
+        ),
     ],
 )
 def test_a_file_of_others_that_is_no_plan_or_judgement_is_named(
@@ -404,3 +412,14 @@ def test_a_file_of_others_that_is_no_plan_or_judgement_is_named(
     (tmp_path / file).write_text(text)
     assert main(["benchmark", "report", str(tmp_path)]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_damaged_record_of_a_run_does_not_stop_the_scoring_of_all_answers(task: Task) -> None:
+    assert task.measure() == 0
+    (journal, *_) = task.out.glob("own/llm/runs/0-0/*/journal.jsonl")
+    damaged = journal.read_text().replace("{", "", 1)
+    journal.write_text(damaged)
+    (task.folder / "scorer.py").write_text("def score(answer, gold, **row):\n    return 0.5\n")
+    assert main(["benchmark", "score", str(task.out)]) == 0
+    assert set(task.scores.values()) == {0.5}
+    assert journal.read_text() == damaged

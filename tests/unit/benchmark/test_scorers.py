@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
 import random
+import subprocess
+import sys
 import time
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import CAMPAIGN, examples, run, size
+from support import CAMPAIGN, eventually, examples, own_mark, processes_with, run, size, until
 
 from llm_sandbox_nb.benchmark.ifbench import follows, ifbench, loose_variants
 from llm_sandbox_nb.benchmark.math_scorer import math_equal, stated_mathematics
@@ -449,6 +452,45 @@ def test_ctrl_c_is_not_for_the_process_that_scores(tmp_path: Path) -> None:
             return await scoring.score(str(own), "x", row)
 
     assert run(body()).value == 1
+
+
+def test_a_scorer_that_is_stopped_leaves_no_process(tmp_path: Path) -> None:
+    own, mark = tmp_path / "scorer.py", own_mark()
+    own.write_text(
+        f"import subprocess\ndef score(answer, gold, **row):\n    subprocess.run(['sleep', '{mark}'])\n"
+    )
+
+    async def body() -> None:
+        async with Scoring() as scoring:
+            scored = asyncio.ensure_future(scoring.score(str(own), "x", ROW))
+            await eventually(lambda: processes_with(mark), "the scorer's program has begun")
+            scored.cancel()
+            await eventually(lambda: not processes_with(mark), "the scorer's program has ended")
+
+    run(body())
+
+
+def test_a_scorer_that_hangs_ends_when_the_benchmark_is_killed(tmp_path: Path) -> None:
+    own, pid = tmp_path / "scorer.py", tmp_path / "pid"
+    own.write_text(
+        "import os, pathlib\n"
+        "def score(answer, gold, **row):\n"
+        f"    pathlib.Path({str(pid)!r}).write_text(f'{{os.getpid()}}\\n')\n"
+        "    while True: pass\n"
+    )
+    program = (
+        "import asyncio, sys\n"
+        "from llm_sandbox_nb.benchmark.rows import Row\n"
+        "from llm_sandbox_nb.benchmark.scoring_pool import Scoring\n"
+        "asyncio.run(Scoring().score(sys.argv[1], 'x', Row('r', '?', 'x')))\n"
+    )
+    benchmark = subprocess.Popen([sys.executable, "-c", program, str(own)])
+    try:
+        until(lambda: pid.exists() and pid.read_text().endswith("\n"), "the scorer has begun")
+    finally:
+        benchmark.kill()
+        benchmark.wait()
+    until(lambda: not Path(f"/proc/{int(pid.read_text())}").exists(), "the scorer has ended")
 
 
 def test_a_formula_that_takes_for_ever_does_not_stop_the_rest() -> None:
