@@ -11,7 +11,7 @@ from typing import Any, Self
 from llm_sandbox_nb.agent.mcp_client.configuration import server_configs
 from llm_sandbox_nb.agent.original_prompts import ORIGINAL, as_original, original_folder
 from llm_sandbox_nb.benchmark.attempt import HowToAsk
-from llm_sandbox_nb.benchmark.data import load_rows
+from llm_sandbox_nb.benchmark.data import HUB, SAMPLE, load_rows
 from llm_sandbox_nb.benchmark.digests import check_prompts, check_questions, check_version
 from llm_sandbox_nb.benchmark.item_pipeline import Item
 from llm_sandbox_nb.benchmark.judge import Judge, JudgeOptions
@@ -291,10 +291,10 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
         check_prompts(out, before, tasks)
         runner = Runner(how, opener_of(values), options, _judge(values, out), backend=backend)
         check_version(out, before, runner.unanswered(items))
-        data = source_of(values["data"]) if values["data"] else None
+        data = data_source(values["data"]) if values["data"] else None
         cells = [
-            PlannedCell(task.name, mode, source_of(name), data, {row.id: often[row.id] for row in rows})
-            for name, task, rows, often in zip(names, tasks, selected, repeats, strict=True)
+            PlannedCell(task.name, mode, task_source(task), data, {row.id: often[row.id] for row in rows})
+            for task, rows, often in zip(tasks, selected, repeats, strict=True)
             for mode in modes
         ]
         add_to_plan(out, cells, {name: list(rows) for name, (_, rows) in known.items()})
@@ -344,13 +344,14 @@ def _selected_rows(loaded: list[list[Row]], start: int, end: int | None) -> list
     return selected
 
 
-def source_of(name: str) -> str:
-    """Return the absolute path of an existing file, or of an existing folder that is given with a slash.
+def task_source(task: Task) -> str:
+    """Return the name of a packaged task, or the folder of any other task, as `load_task` finds it from any folder."""
+    return task.folder.name if task.folder.parent == TASKS.resolve() else str(task.folder)
 
-    Other text, such as a task's name, stays unchanged.
-    """
-    path = Path(name).expanduser()
-    return str(path.absolute()) if path.exists() and ("/" in name or path.is_file()) else name
+
+def data_source(data: str) -> str:
+    """Return the value of `--data` with the absolute path of a file or folder."""
+    return data if data == SAMPLE or data.startswith(HUB) else str(Path(data).expanduser().absolute())
 
 
 def _check_out(out: Path) -> None:

@@ -423,3 +423,15 @@ def test_a_damaged_record_of_a_run_does_not_stop_the_scoring_of_all_answers(task
     assert main(["benchmark", "score", str(task.out)]) == 0
     assert set(task.scores.values()) == {0.5}
     assert journal.read_text() == damaged
+
+
+def test_answers_are_scored_from_any_folder(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows").mkdir()
+    (task.folder / "data.jsonl").rename(tmp_path / "rows" / "own.jsonl")
+    monkeypatch.chdir(tmp_path)
+    words = [task.folder.name if word == str(task.folder) else word for word in task.words]
+    assert main([*words, "--data", "rows"]) == 0
+    monkeypatch.chdir("/")
+    assert main(["benchmark", "score", str(task.out)]) == 0
