@@ -191,7 +191,7 @@ def times_of(trajectory: Trajectory, *, foreign: bool = False) -> Times:
 
 
 def throughput(times: Iterable[Times]) -> Throughput | None:
-    """Return the throughput of several runs, or None if no run has recorded times, or the recorded times cannot be right."""
+    """Return the throughput of several runs, or None if no time is recorded, or if the times cannot be right."""
     known = [(time.start, time.start + time.wall, time.wall) for time in times if time.start and time.wall]
     span = max((end for _, end, _ in known), default=0.0) - min((start for start, _, _ in known), default=0.0)
     if span <= 0:  # no run has times, or the clock was set back
