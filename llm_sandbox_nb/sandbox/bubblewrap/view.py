@@ -248,9 +248,9 @@ def build_view(
     builder.arguments += ["--perms", "0755", "--dir", "/home/sandbox"]
     for folder in python.folders:
         builder.bind(folder)
-        for path in (f"{folder}/{name}" for name in _WITH_KEYS):
-            if os.path.isfile(path) and not os.path.islink(path):
-                builder.arguments += ["--perms", "0644", "--ro-bind-data", b"", path]
+        for path in (Path(folder, name) for name in _WITH_KEYS):
+            if path.is_file() and not path.is_symlink():
+                builder.arguments += ["--perms", "0644", "--ro-bind-data", b"", str(path)]
     environment = _add_environment_folder(builder, f"{home}/.venv", python)
     fixed = ["/dev", "/"] if many_users else ["/etc", "/dev", "/"]
     builder.arguments += [word for folder in fixed for word in ("--remount-ro", folder)]
