@@ -36,10 +36,6 @@ _TEXTS = {
     ".txt", ".log", ".py", ".sh", ".r", ".js", ".css", ".yaml", ".yml", ".toml", ".ini", ".tex", ".xml",
     ".sql", ".c", ".rst", ".bib",
 }  # fmt: skip
-_ACTIVE = {
-    ".html", ".htm", ".xhtml", ".shtml", ".mht", ".mhtml", ".svg", ".svgz", ".xml", ".xsl", ".pdf", ".js",
-}  # fmt: skip
-"""Suffixes of files whose scripts run when a browser opens them; the card does not link to these files."""
 
 
 def artifact_html(artifact: Artifact, unfolded: bool = False) -> str:
@@ -95,7 +91,7 @@ def decoding_warning(artifact: Artifact) -> str:
 
 def _caption(artifact: Artifact) -> str:
     name = f"<code>{escape(artifact.path)}</code>"
-    if artifact.href and artifact.suffix not in _ACTIVE:
+    if artifact.href and artifact.suffix in _LINKED:
         name = (
             f"<a href='{escape(quote(artifact.href))}' target='_blank' rel='noopener noreferrer'>{name}</a>"
         )
@@ -169,3 +165,19 @@ _EXCERPTS: dict[str, Callable[[bytes], str]] = {
     ".geojson": _json,
     ".ipynb": _json,
 }
+_LINKED = {
+    *_IMAGES,
+    *_AUDIO,
+    *_VIDEO,
+    *_DOWNLOADS,
+    *_TEXTS,
+    *_EXCERPTS,
+    ".parquet",
+    ".zip",
+    ".gz",
+    ".xlsx",
+    ".docx",
+}
+_LINKED -= {".xml", ".js"}
+"""Suffixes of files to which the card links. A browser runs scripts in files of many kinds, for example `.xht` and
+`.rss`, so there is no link to a file of any other kind."""

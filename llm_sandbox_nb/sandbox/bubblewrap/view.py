@@ -39,6 +39,8 @@ _ETC_FILES = (
     "services", "shells", "skel", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo", "texmf",
     "timezone",
 )  # fmt: skip
+_WITH_KEYS = ("pip.conf", ".condarc", "condarc")
+"""Files of an environment that may have the keys of a package index. They are empty inside."""
 _PASSWD = """\
 root:x:0:0:root:/root:/bin/bash
 sandbox:x:1000:1000:sandbox:/home/sandbox:/bin/bash
@@ -177,6 +179,8 @@ def why_unusable(python: Python, *, read_by_others: bool) -> str:
     for folder in python.folders:
         if home.is_relative_to(folder):
             return f"its folder {folder} holds the whole home folder"
+        if Path.cwd().is_relative_to(folder):
+            return f"its folder {folder} holds the folder in which you work"
         if read_by_others and not _readable_by_all(folder):
             return f"its folder {folder} is not readable for other users"
     if read_by_others and not _readable_by_all(python.executable):
@@ -244,6 +248,9 @@ def build_view(
     builder.arguments += ["--perms", "0755", "--dir", "/home/sandbox"]
     for folder in python.folders:
         builder.bind(folder)
+        for path in (Path(folder, name) for name in _WITH_KEYS):
+            if path.is_file() and not path.is_symlink():
+                builder.arguments += ["--perms", "0644", "--ro-bind-data", b"", str(path)]
     environment = _add_environment_folder(builder, f"{home}/.venv", python)
     fixed = ["/dev", "/"] if many_users else ["/etc", "/dev", "/"]
     builder.arguments += [word for folder in fixed for word in ("--remount-ro", folder)]

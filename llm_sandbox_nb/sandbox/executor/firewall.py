@@ -42,7 +42,7 @@ NEIGHBOUR_DISCOVERY = (133, 135, 136, 143)
 cannot send them."""
 DNS = 53
 MARK = 0x4C534E42
-"""Mark of packets that the filter lets pass everywhere: questions from the sandbox's own name server."""
+"""Mark of questions from the sandbox's own name server, which the filter lets pass to the servers that it asks."""
 TABLE, CHAIN = b"llm_sandbox\0", b"output\0"
 INET, NETLINK_NETFILTER, NFTABLES, BATCH_BEGIN, BATCH_END = 1, 12, 10, 16, 17
 NEW_TABLE, NEW_CHAIN, NEW_RULE = 0, 3, 6
@@ -83,8 +83,9 @@ def close_network(order: dict[str, Any]) -> None:
     configured = name_server.configured()
     knowing = [server for server in configured if knows_neighbours(server, nets)]
     asked = (public and (order["resolvers"] or name_server.external())) or configured
-    hides = (lambda address: is_closed(address, nets)) if public else None
-    original = name_server.take_over(asked, MARK, nets, hides) if public or knowing else None
+    original = None
+    if public or knowing:
+        original = name_server.take_over(asked, MARK, lambda address: is_closed(address, nets), public)
     names = knowing if original is not None or public else []
     forwards = any(server.startswith("127.") for server in configured) and not public
     for refuse in (reject, drop):
@@ -112,7 +113,10 @@ def rules(
             servers outside of `nets`, even to those of the host and of clouds.
         refuse: expression that ends the rules for closed addresses: `reject` or `drop`.
     """
-    yield [*meta(META_MARK, struct.pack("=I", MARK)), accept]
+    for server in name_server.asked():
+        # The engine has already replaced the port of questions to its own server, which is on loopback.
+        port = [] if server.startswith("127.") else to_port(UDP, DNS)
+        yield [*meta(META_MARK, struct.pack("=I", MARK)), *destination(server), *port, accept]
     for name in names:
         yield [*destination(name), refuse]
     yield [*meta(META_OIFNAME, b"lo\0".ljust(16, b"\0")), accept]

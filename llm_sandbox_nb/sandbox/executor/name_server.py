@@ -44,10 +44,11 @@ listeners: list[socket.socket] = []
 """Sockets of this process for questions from the sandbox."""
 upstream: list[socket.socket] = []
 """Sockets of this process to the servers that answer. Each socket is connected to one server."""
-own_nets: list[str] = []
-"""Networks of the sandbox, as ADDRESS/BITS. Reverse lookups of their addresses are refused."""
-hides: list[Callable[[str], bool]] = []
-"""List of a single function, which returns True for a closed numeric address. Empty in other networks than `public`."""
+closed: list[Callable[[str], bool]] = []
+"""List of a single function, which returns True for a numeric address that `public` closes. The names of these
+addresses are not looked up."""
+hides: list[bool] = []
+"""`[True]` in the network `public`: names without a dot, and names of closed addresses, are not known. Else empty."""
 
 
 def configured() -> list[str]:
@@ -87,16 +88,14 @@ def asked() -> list[str]:
     return [str(server.getpeername()[0]) for server in upstream]
 
 
-def take_over(
-    servers: list[str], mark: int, nets: list[str], is_closed: Callable[[str], bool] | None
-) -> str | None:
+def take_over(servers: list[str], mark: int, is_closed: Callable[[str], bool], public: bool) -> str | None:
     """Open the sockets, and enter this server in the settings.
 
     Args:
         servers: addresses of the servers that answer.
         mark: the firewall's mark for the sockets to these servers.
-        nets: networks of the sandbox. Their addresses do not count as public.
-        is_closed: in the network `public`, a function that returns True for a closed address; otherwise None.
+        is_closed: function that returns True for a numeric address that the network `public` closes.
+        public: True if the network is `public`.
 
     Returns:
         The former settings, or None if the server could not be set up.
@@ -104,8 +103,8 @@ def take_over(
     try:
         with open(SETTINGS) as file:
             original = file.read()
-        own_nets[:] = nets
-        hides[:] = [is_closed] if is_closed else []
+        closed[:] = [is_closed]
+        hides[:] = [True] if public else []
         listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         listener.bind((ADDRESS, PORT))
         listeners.append(move_up(listener))
@@ -267,21 +266,16 @@ def read_name(packet: bytes) -> tuple[list[bytes], int]:
 
 def is_public(labels: list[bytes]) -> bool:
     """Return True if a reverse name is valid and belongs to an internet address."""
-    import ipaddress
-
     numbers = [label.decode("latin-1") for label in reversed(labels[:-2])]
-    text = ".".join(numbers)
+    family, text = socket.AF_INET, ".".join(numbers)
     if labels[-2].lower() == b"ip6":
         groups = "".join(numbers)
-        text = (
-            ":".join(groups[at : at + 4] for at in range(0, 32, 4))
-            if len(numbers) == len(groups) == 32
-            else ""
-        )
+        whole = len(numbers) == len(groups) == 32
+        family = socket.AF_INET6
+        text = ":".join(groups[at : at + 4] for at in range(0, 32, 4)) if whole else ""
     try:
-        address = ipaddress.ip_address(text)
-        return address.is_global and not any(address in ipaddress.ip_network(net, False) for net in own_nets)
-    except ValueError:
+        return not closed[0](socket.inet_ntop(family, socket.inet_pton(family, text)))
+    except (OSError, ValueError):
         return False
 
 
@@ -297,7 +291,7 @@ def leads_to_closed(packet: bytes, at: int) -> bool:
             at += 10 + size
             if (kind, size) in ((1, 4), (28, 16)):
                 family = socket.AF_INET if kind == 1 else socket.AF_INET6
-                found.append(hides[0](socket.inet_ntop(family, packet[at - size : at])))
+                found.append(closed[0](socket.inet_ntop(family, packet[at - size : at])))
     except (IndexError, ValueError, struct.error):
         return True
     return bool(found) and all(found)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast
 
+from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.sandbox.contract import (
     Changes,
     CommandResult,
@@ -265,7 +266,7 @@ def raise_error(answer: Mapping[str, Any], path: str, limit: int | None = None) 
     if not isinstance(error, dict):
         raise SandboxError("The sandbox reports an invalid error.")
     kind = error.get("kind")
-    message = str(error.get("message", "no reason given"))[:1000]
+    message = plain(str(error.get("message", "no reason given"))[:1000])
     if kind == "os":
         number = error.get("errno")
         number = number if isinstance(number, int) and number in errno.errorcode else errno.EIO

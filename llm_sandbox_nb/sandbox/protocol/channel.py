@@ -28,6 +28,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.sandbox.contract import FileEntry
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 from llm_sandbox_nb.sandbox.protocol.frames import (
@@ -414,8 +415,11 @@ class Channel:
 
 
 def last_line(stderr: str) -> str:
-    """Return the last line of an executor's stderr for `Channel.why_ended`, without the traceback before this line."""
-    return next(reversed(stderr.splitlines()), "")[:200]
+    """Return the last line of an executor's stderr for `Channel.why_ended`, without the traceback before this line.
+
+    The line has no control sequences, because it is logged, and the log may be a terminal.
+    """
+    return plain(next(reversed(stderr.splitlines()), "")[:200])
 
 
 async def _joined(head: bytes, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import pytest
 import support
 
 from llm_sandbox_nb import open_sandbox
+from llm_sandbox_nb.sandbox.bubblewrap import sandbox as bubblewrap
+from llm_sandbox_nb.sandbox.bubblewrap.view import running_python
 from llm_sandbox_nb.sandbox.contract import CommandResult, Limits
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("bubblewrap_engine")]
@@ -55,6 +58,27 @@ def home_file(secret: str) -> Iterator[Path]:
 
 
 # ------------------------------------------------------------------------------ files
+
+
+@profiles
+def test_keys_of_a_package_index_are_not_read(
+    profile: str, secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pip config --site` and `conda config --env` store them in the folder of the environment, which is shown."""
+    tmp_path.chmod(0o755)
+    own = running_python()
+    monkeypatch.setattr(
+        bubblewrap, "running_python", lambda: replace(own, folders=(*own.folders, str(tmp_path)))
+    )
+    (tmp_path / "shown").write_text(secret)
+    for name in ("pip.conf", ".condarc"):
+        (tmp_path / name).write_text(secret)
+        (tmp_path / name).chmod(0o644)
+    probe = (
+        f"print(*(open({str(tmp_path)!r} + '/' + name).read() for name in ('shown', 'pip.conf', '.condarc')))"
+    )
+    assert outside(probe).split() == [secret] * 3
+    assert inside(probe, profile).split() == [secret]
 
 
 @profiles

@@ -16,7 +16,7 @@ from docker.types import IPAMConfig, IPAMPool
 from docker_help import docker_box
 from support import run
 
-from llm_sandbox_nb.sandbox.docker import host_network, network, settings
+from llm_sandbox_nb.sandbox.docker import container, host_network, network, settings
 from llm_sandbox_nb.sandbox.docker.engine import connect
 from llm_sandbox_nb.sandbox.docker.host_network import HostNetwork, read_host_network
 from llm_sandbox_nb.sandbox.docker.images import SLIM_IMAGE
@@ -269,6 +269,56 @@ async def test_a_sandbox_reaches_itself_and_names_are_looked_up(bridge: str) -> 
         assert found.exit_code == 0, found.text
         own, looked_up = json.loads(found.stdout)
         assert own == looked_up
+
+
+POISON = r"""
+import os
+for name in ("ipaddress", "socket", "functools", "collections/__init__", "encodings/idna"):
+    path = os.path.join(os.path.dirname(os.__file__), name + ".py")
+    if not name.endswith("__init__") and os.path.exists(path):
+        with open(path, "w") as module:
+            module.write("import posix\nif posix.getpid() == 1:\n    posix.mkdir('/taken-over')\n")
+"""
+
+
+async def test_a_question_makes_process_1_run_no_file_of_the_sandbox() -> None:
+    """Process 1 may use sockets that commands cannot use, and a reused sandbox keeps it."""
+    async with docker_box(image=SLIM_IMAGE, network="public") as box:
+        await box.write_file("poison.py", POISON.encode())
+        assert (await box.run("python3 poison.py")).exit_code == 0
+        await box.run("getent hosts 10.1.2.3; getent hosts 1.1.1.1", timeout=60)
+        assert (await box.run("ls -d /taken-over")).exit_code == 2
+
+
+async def test_the_sockets_of_the_name_server_reach_name_servers_alone(
+    listener: tuple[int, list[socket.socket]], bridge: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Process 1 sends what commands could make it send if they had taken it over."""
+    port, (_, received) = listener
+    host, token = gateways("bridge")[0], secrets.token_hex(8)
+    attack = f"""
+from executor import name_server
+import os, socket
+os.mkdir("/tried")
+for one in name_server.upstream:
+    other = socket.socket(fileno=os.dup(one.fileno()))
+    server = other.getpeername()
+    try:
+        other.connect(({host!r}, {port}))
+        other.send({token!r}.encode())
+    except OSError:
+        pass
+    other.connect(server)
+"""
+    steps = settings.first_steps
+    monkeypatch.setattr(container, "first_steps", lambda *given: [*steps(*given), attack])
+    async with docker_box(image=SLIM_IMAGE, network="public") as box:
+        assert (await box.run("ls -d /tried")).exit_code == 0
+        assert "names of neighbours" in box.protection.details["closed"]
+    arrived = []
+    while data := drained(received):
+        arrived.append(data)
+    assert token.encode() not in arrived
 
 
 RESOLVER = r"""

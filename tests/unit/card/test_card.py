@@ -267,7 +267,10 @@ def test_each_kind_of_file_is_shown_as_what_it_is(
 def test_only_what_cannot_run_is_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "runs" / "r 1"
-    names = ["a b.png", "map.html", "x.svg", "X.HTM", "d.pdf"]
+    names = ["a b.png", "map.html", "x.svg", "X.HTM", "d.pdf", "x.xml", "x.js", "x.unknown", "none"]
+    names += [
+        f"run.{suffix}" for suffix in ("shtm", "ehtml", "xht", "xhtm", "atom", "rss", "xbl")
+    ]  # in Chromium
     card = card_of([saved_file(folder, name, b"x") for name in names], folder=folder)
     page = card.final()["text/html"]
     assert "href='runs/r%201/files/a%20b.png'" in page

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from llm_sandbox_nb.sandbox.contract import FileChange, FileEntry
+from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.protocol.answers import changes_of, file_entry, raise_error
+from llm_sandbox_nb.sandbox.protocol.channel import last_line
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
 
 ENTRY = ["/a", "file", 3, 0o644, 1.5]
@@ -82,3 +84,13 @@ def test_lines_of_another_shape(row: Any) -> None:
         file_entry(json.dumps(row).encode())
     with pytest.raises(ProtocolError):
         changes_of([json.dumps(row).encode()], {})
+
+
+def test_reasons_of_an_executor_control_no_terminal() -> None:
+    """They are in errors and in the log, which Python writes to the terminal."""
+    hostile = "\x1b]0;title\x07\x1b[2Jwords\x9b31m\u202e"
+    with pytest.raises(SandboxError) as raised:
+        raise_error({"error": {"kind": "internal", "message": hostile}}, "")
+    for text in (str(raised.value), last_line(f"Traceback\n{hostile}")):
+        assert "words" in text
+        assert text.isprintable()

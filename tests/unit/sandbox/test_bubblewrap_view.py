@@ -40,6 +40,14 @@ def test_a_python_that_would_show_the_home_folder_is_not_used(
     assert "holds the whole home folder" in why_unusable(python, read_by_others=False)
 
 
+def test_an_environment_around_your_work_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m venv .` makes one: its folder is the folder of the project."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    python = Python(str(tmp_path / "bin/python3"), (str(tmp_path),))
+    assert "in which you work" in why_unusable(python, read_by_others=False)
+
+
 def test_a_python_that_others_cannot_read_is_of_no_use_to_them(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     python = Python(sys.executable, (str(tmp_path),))

@@ -170,7 +170,7 @@ def test_the_source_needs_the_standard_library_only_and_little_of_it() -> None:
             "executor.records": {"_socket", "collections"},
             "executor.door": {"_socket"},
             "executor.firewall": {"socket"},
-            "executor.name_server": {"ipaddress", "socket"},
+            "executor.name_server": {"socket"},
         }
         modules = allowed | rare.get(name, set())
         checking = [node for node in tree.body if isinstance(node, ast.If)]

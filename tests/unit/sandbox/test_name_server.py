@@ -32,6 +32,13 @@ def reverse(address: str) -> str:
     return ".".join([*reversed(address.split(".")), "in-addr", "arpa"])
 
 
+@pytest.fixture(autouse=True)
+def closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a sandbox whose host and network have no addresses of the internet."""
+    monkeypatch.setattr(firewall, "in_force", {"hosts": []})
+    monkeypatch.setattr(name_server, "closed", [lambda address: firewall.is_closed(address, [])])
+
+
 @pytest.mark.parametrize(
     "name", ["example.com", "localhost", "a.b.c.d.e", "", reverse("8.8.8.8"), reverse("1.1.1.1").upper()]
 )
@@ -45,7 +52,7 @@ def test_usual_questions_are_passed_on_as_they_are(name: str) -> None:
     ["172.18.0.2", "10.0.0.1", "192.168.1.1", "169.254.169.254", "127.0.0.1", "100.64.0.1", "9.9.9.9"],
 )
 def test_addresses_that_are_not_public_have_no_names(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(name_server, "own_nets", ["9.9.9.0/24"])
+    monkeypatch.setattr(name_server, "closed", [lambda address: firewall.is_closed(address, ["9.9.9.0/24"])])
     name = reverse(address)
     for packet in (query(name, 1), query(name.upper(), 12), query(name.title(), 255), query(name, 12)):
         question, answer = examine(packet)
@@ -103,7 +110,8 @@ def answer_to(name: str, *addresses: str) -> bytes:
 def public(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a sandbox whose network is `public`, on a network and a host with addresses of the internet."""
     monkeypatch.setattr(firewall, "in_force", {"hosts": ["9.9.9.9"]})
-    monkeypatch.setattr(name_server, "hides", [lambda address: firewall.is_closed(address, ["8.8.4.0/24"])])
+    monkeypatch.setattr(name_server, "closed", [lambda address: firewall.is_closed(address, ["8.8.4.0/24"])])
+    monkeypatch.setattr(name_server, "hides", [True])
 
 
 @pytest.mark.usefixtures("public")
