@@ -17,7 +17,14 @@ from llm_sandbox_nb.own_folder import NotOwnFileError, check_folder, is_file, op
 from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError
 from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore, ContentWriter
-from llm_sandbox_nb.sandbox.history.index import Index, IndexReader, kept_entry, writable_index, write_copy
+from llm_sandbox_nb.sandbox.history.index import (
+    Index,
+    IndexReader,
+    exists,
+    kept_entry,
+    writable_index,
+    write_copy,
+)
 from llm_sandbox_nb.sandbox.history.index_copy import INDEX
 from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest, digests
 from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackReader, PackWriter, SharedPieces, storing
@@ -76,9 +83,9 @@ class PackStore(CheckpointStore):
     def is_in_use(folder: Path) -> bool:
         try:
             os.close(_lock_folder(folder, make=False))
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError, PermissionError, NotOwnFileError):
             return False
-        except HistoryError:
+        except (OSError, HistoryError):  # while too many files are open, nobody knows, and a used one must not be removed
             return True
         return False
 
@@ -246,9 +253,9 @@ class PackStore(CheckpointStore):
 
     def continue_in(self, folder: Path) -> None:
         """See `CheckpointStore.continue_in`. The copy shares the content by hard links."""
-        if self.holds(folder):
-            raise HistoryError(f"{folder} holds a history already; give another folder.")
         with storing(folder), contextlib.ExitStack() as opened:
+            if exists(folder, INDEX):
+                raise HistoryError(f"{folder} holds a history already; give another folder.")
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 check_folder(folder)
