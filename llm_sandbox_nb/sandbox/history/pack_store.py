@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from llm_sandbox_nb.own_folder import NotOwnFileError, check_folder, is_file, open_file
@@ -89,8 +90,17 @@ class PackStore(CheckpointStore):
             return True
         return False
 
-    def close(self) -> None:
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Lock the store. If SQLite fails, for example because the disk cannot be read, raise HistoryError."""
         with self._mutex:
+            try:
+                yield
+            except sqlite3.Error as error:
+                raise HistoryError(f"The history in {self.folder} cannot be used: {error}.") from error
+
+    def close(self) -> None:
+        with self._locked():
             self._reader.close()
             self._release()
 
@@ -132,15 +142,15 @@ class PackStore(CheckpointStore):
     # -- reading -------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Checkpoint]:
-        with self._mutex:
+        with self._locked():
             return self._overview.checkpoints()
 
     def checkpoint(self, id: str) -> Checkpoint:
-        with self._mutex:
+        with self._locked():
             return self._overview.checkpoint(id)
 
     def manifest(self, id: str) -> Manifest:
-        with self._mutex:
+        with self._locked():
             self._index.number(id)
             if id not in self._manifests:
                 self._remember(id, self._index.manifest(id))
@@ -153,11 +163,11 @@ class PackStore(CheckpointStore):
             self._manifests.popitem(last=False)
 
     def shell(self, id: str) -> bytes | None:
-        with self._mutex:
+        with self._locked():
             return self._overview.shell(id)
 
     def length(self, digest: bytes) -> int | None:
-        with self._mutex:
+        with self._locked():
             place = self._index.place(digest)
         return place[2] if place else None
 
@@ -165,7 +175,7 @@ class PackStore(CheckpointStore):
         return self._shared.get(digest, self._read_piece)
 
     def _read_piece(self, digest: bytes) -> bytes:
-        with self._mutex:
+        with self._locked():
             for last in (False, True):
                 place = self._index.place(digest)
                 if place is None:
@@ -183,12 +193,12 @@ class PackStore(CheckpointStore):
 
     @property
     def size(self) -> int:
-        with self._mutex:
+        with self._locked():
             return sum(self._overview.packs().values())
 
     @property
     def dropped(self) -> int:
-        with self._mutex:
+        with self._locked():
             return int(self._overview.sql.execute("SELECT count(*) FROM dropped").fetchone()[0])
 
     # -- writing -------------------------------------------------------------------------------------------
@@ -206,7 +216,7 @@ class PackStore(CheckpointStore):
         manifest: dict[str, Entry] | None = None,
     ) -> None:
         assert isinstance(content, PackWriter)
-        with self._mutex:
+        with self._locked():
             try:
                 content.finish()
                 with storing(self.folder):
@@ -230,16 +240,16 @@ class PackStore(CheckpointStore):
     # -- the image -----------------------------------------------------------------------------------------
 
     def image_entry(self, path: str) -> tuple[Entry | None, bool] | None:
-        with self._mutex:
+        with self._locked():
             return self._index.image_entry(path)
 
     def image_names(self, folder: str) -> list[str]:
-        with self._mutex:
+        with self._locked():
             return self._index.image_names(folder)
 
     def learn_image(self, entries: Mapping[str, tuple[Entry | None, bool]], content: ContentWriter) -> None:
         assert isinstance(content, PackWriter)
-        with self._mutex:
+        with self._locked():
             try:
                 content.finish()
                 with storing(self.folder):
@@ -265,7 +275,7 @@ class PackStore(CheckpointStore):
             except NotOwnFileError as error:
                 raise HistoryError(f"The history in {folder} cannot be used: {error}.") from error
             opened.callback(packs.close)
-            with self._mutex:
+            with self._locked():
                 index = self._index
                 for name, size in index.packs().items():
                     self._pack_folder.share(name, packs, size)
@@ -274,7 +284,7 @@ class PackStore(CheckpointStore):
     def continued_in(self, folder: Path) -> PackStore:
         self.continue_in(folder)
         store = PackStore(folder, limit=self.limit)
-        with self._mutex:
+        with self._locked():
             store._manifests.update(self._manifests)
             store._reader.written.update(self._reader.written)
         store._shared = self._shared

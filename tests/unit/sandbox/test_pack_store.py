@@ -106,6 +106,15 @@ def test_a_history_in_use_is_not_stale_when_its_lock_cannot_be_opened(
         assert not opening.failed
 
 
+def test_a_failure_of_sqlite_is_a_sentence_about_the_history(tmp_path: Path) -> None:
+    with contextlib.closing(PackStore(tmp_path)) as store:
+        keep(store, "a", {"/x": b"one"})
+        store._index.sql.execute("DROP TABLE objects")
+        for use in (lambda: store.length(b"?"), lambda: keep(store, "b", {"/x": b"two"}, "a")):
+            with pytest.raises(HistoryError, match=r"no such table: objects"):
+                use()
+
+
 @pytest.mark.parametrize("fails", ["create", "finish"])
 def test_content_that_cannot_be_moved_to_a_new_pack_stays_in_the_old_one(
     fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
