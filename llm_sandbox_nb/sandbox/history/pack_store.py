@@ -29,7 +29,7 @@ from llm_sandbox_nb.sandbox.history.index import (
 from llm_sandbox_nb.sandbox.history.index_copy import INDEX
 from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest, digests
 from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackReader, PackWriter, SharedPieces, storing
-from llm_sandbox_nb.windows import try_lock
+from llm_sandbox_nb.windows import try_lock, unlock_and_close
 
 PACKS, LOCK = "packs", "lock"
 _CACHED_MANIFESTS = 4
@@ -83,7 +83,7 @@ class PackStore(CheckpointStore):
     @staticmethod
     def is_in_use(folder: Path) -> bool:
         try:
-            os.close(_lock_folder(folder, make=False))
+            unlock_and_close(_lock_folder(folder, make=False))
         except (FileNotFoundError, NotADirectoryError, PermissionError, NotOwnFileError):
             return False
         except (OSError, HistoryError):  # while too many files are open, nobody knows, and a used one must not be removed
@@ -112,7 +112,7 @@ class PackStore(CheckpointStore):
         if self._packs is not None:
             self._packs.close()
         if self._lock_fd >= 0:
-            os.close(self._lock_fd)
+            unlock_and_close(self._lock_fd)
             self._lock_fd = -1
 
     @property
@@ -270,7 +270,7 @@ class PackStore(CheckpointStore):
             try:
                 check_folder(folder)
                 # without the lock, `stores.remove_stale` would remove a temporary folder during a long copy
-                opened.callback(os.close, _lock_folder(folder))
+                opened.callback(unlock_and_close, _lock_folder(folder))
                 packs = PackFolder(folder.parent, f"{folder.name}/{PACKS}", make=True)
             except NotOwnFileError as error:
                 raise HistoryError(f"The history in {folder} cannot be used: {error}.") from error
