@@ -86,7 +86,10 @@ class PackStore(CheckpointStore):
             unlock_and_close(_lock_folder(folder, make=False))
         except (FileNotFoundError, NotADirectoryError, PermissionError, NotOwnFileError):
             return False
-        except (OSError, HistoryError):  # while too many files are open, nobody knows, and a used one must not be removed
+        except (
+            OSError,
+            HistoryError,
+        ):  # while too many files are open, nobody knows, and a used one must not be removed
             return True
         return False
 

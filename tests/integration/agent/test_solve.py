@@ -53,7 +53,11 @@ def test_a_run_that_fails_before_it_begins_releases_its_record(tmp_path: Path) -
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        run(solve("A task.", model="scripted/strawberry", isolation="process", output_dir=tmp_path, on_run=fail))
+        run(
+            solve(
+                "A task.", model="scripted/strawberry", isolation="process", output_dir=tmp_path, on_run=fail
+            )
+        )
     assert not is_being_written(folders[0])
 
 

@@ -148,7 +148,8 @@ async def test_two_at_once_do_not_meet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fails", "call"), [("make_owned_folder", 1), ("executor_source", 1), ("_protection", 1), ("_protection", 2)]
+    ("fails", "call"),
+    [("make_owned_folder", 1), ("executor_source", 1), ("_protection", 1), ("_protection", 2)],
 )
 async def test_a_start_that_fails_is_one_sentence_and_leaves_nothing(
     fails: str, call: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
