@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -26,7 +27,7 @@ def is_windows() -> bool:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file until it is closed. Return False if another process has the lock.
+    """Lock an open file until `unlock_and_close`. Return False if another process has the lock.
 
     On Windows the result is always True, because Windows has no such locks, and no program writes to runs there.
 
@@ -42,3 +43,16 @@ def try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def unlock_and_close(descriptor: int) -> None:
+    """Close a file that `try_lock` may have locked.
+
+    To close the file would not be enough: a child process that was just forked shares the lock until it executes its
+    program.
+    """
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)

@@ -95,24 +95,25 @@ class Session:
             RunError: if the model, the sandbox or this program failed.
             asyncio.CancelledError: if the run was cancelled, but not stopped by its control.
         """
-        start = (
-            ev.Continued(source="python") if self.past else self.spec.start_event(self.recorder.folder.name)
-        )
         self.recorder.use_rules(self.spec.doubts)
         try:
+            folder = self.recorder.folder
+            start = ev.Continued(source="python") if self.past else self.spec.start_event(folder.name)
             if self.spec.check is not None:
-                kept = await asyncio.to_thread(self.spec.check.kept_in, self.recorder.folder)
+                kept = await asyncio.to_thread(self.spec.check.kept_in, folder)
                 self.spec = self.record.context.spec = dataclasses.replace(self.spec, check=kept)
                 self.record.context.checks[kept.key] = kept
             self.recorder.emit(start)
             model = self.spec.model
             if isinstance(model, ServedHere) and (introduction := model.introduction()):
                 self.recorder.emit(ev.Noted(text=introduction))
-                model.log_to(self.recorder.folder)
-        except OSError as error:
+                model.log_to(folder)
+        except BaseException as error:  # cancellation included
             self.recorder.close()
             await self.opening.discard()
-            raise self._unwritable(error) from error
+            if isinstance(error, OSError):
+                raise self._unwritable(error) from error
+            raise
         self.record.context.session = self
         setup = asyncio.ensure_future(self._set_up())  # the first request does not wait for the sandbox
         if isinstance(self.spec.model, SlowToBegin):

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from llm_sandbox_nb.benchmark.results import CONFIG, Key, Result, ResultsError, read_results
 from llm_sandbox_nb.trajectory.whole_file import write_whole
-from llm_sandbox_nb.windows import NOT_INHERITED, try_lock
+from llm_sandbox_nb.windows import NOT_INHERITED, try_lock, unlock_and_close
 
 LOCK = "lock"
 PLAN = "plan"
@@ -62,7 +62,7 @@ class FolderLock:
     def release(self) -> None:
         if self._file >= 0:
             # the file is not removed: otherwise two starts could lock two different files
-            os.close(self._file)
+            unlock_and_close(self._file)
             self._file = -1
 
     def __enter__(self) -> Self:

@@ -25,7 +25,7 @@ from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL, run_folders, 
 from llm_sandbox_nb.trajectory.run_summary import recorded_doubts
 from llm_sandbox_nb.trajectory.state import State, Status
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
-from llm_sandbox_nb.windows import try_lock
+from llm_sandbox_nb.windows import try_lock, unlock_and_close
 
 _TAIL_BYTES = 256 * 1024
 """Number of bytes at the end of a journal that are read to find its last events."""
@@ -177,7 +177,7 @@ def _locked_journal(folder: Path) -> Iterator[bool]:
     try:
         yield try_lock(descriptor)
     finally:
-        os.close(descriptor)
+        unlock_and_close(descriptor)
 
 
 def disk_use(folders: Iterable[Path]) -> int:

@@ -46,9 +46,9 @@ async def fork(
     """
     remove_unfinished(run.folder.parent)
     folder = new_run_folder(run.folder.parent, None)
-    (folder / _MAKING).touch()
     box: Sandbox | None = None
     try:
+        (folder / _MAKING).touch()
         box = await _open(run, folder, destination, {"isolation": isolation, "network": network})
         other = await finish_anyway(asyncio.to_thread(_copied, run, destination, folder))
         _set_context(run, other, box)

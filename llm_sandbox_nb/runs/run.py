@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from llm_sandbox_nb.agent.control.decisions import DENIED, edited_call, given_text
 from llm_sandbox_nb.agent.control.run_control import RunControl
-from llm_sandbox_nb.agent.errors import ControlError, InputError
+from llm_sandbox_nb.agent.errors import ControlError, InputError, RunError
 from llm_sandbox_nb.agent.recorder import Listener, Recorder
 from llm_sandbox_nb.agent.run_options import OPTION_DEFAULTS
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.card.card import Display, ShownFile, run_display
 from llm_sandbox_nb.card.export import export_html
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formatting import plural, shorten
 from llm_sandbox_nb.runs.compare import Comparison, compare_runs
 from llm_sandbox_nb.runs.event_loops import AwaitableResult, run_in_loop, running_loop
@@ -38,6 +39,7 @@ from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.branches import Branch
 from llm_sandbox_nb.trajectory.doubts.rules import Rule
+from llm_sandbox_nb.trajectory.journal import JournalNotWrittenError
 from llm_sandbox_nb.trajectory.run_folder import FILES, RunFiles
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
 
@@ -430,7 +432,19 @@ class Run(RunRecord, AwaitableResult):
         return self._control
 
     def _do(self, work: Callable[[], Coroutine[Any, Any, T]], call: str) -> T:
-        return run_in_loop(self.context.loop, work, call)
+        async def work_or_sentence() -> T:
+            try:
+                return await work()
+            except OSError as error:
+                if isinstance(error, LLMSandboxError) and not isinstance(error, JournalNotWrittenError):
+                    raise
+                raise RunError(
+                    f"The files of the run in {self.folder} cannot be read or written ({error}): remove this cause, "
+                    "such as a full disk or too many open files, and repeat the call.",
+                    self,
+                ) from None
+
+        return run_in_loop(self.context.loop, work_or_sentence, call)
 
     def _travel(
         self,

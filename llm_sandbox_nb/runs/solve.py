@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from inspect import isawaitable
 from pathlib import Path
@@ -244,8 +245,10 @@ async def solve(
         spec, opening = await _with_servers(spec, opening, servers)
     listeners = listeners if card is None else [*listeners, card.listen]
     try:
-        try:
+        async with AsyncExitStack() as unless_begun:
+            unless_begun.push_async_callback(opening.discard)
             recorder = Recorder(new_run_folder(Path(output_dir), name), listeners)
+            unless_begun.callback(recorder.close)
             run = Run(recorder.folder, recorder.trajectory, control)
             control.stepping = control.stepping or spec.pause_rules.step
             if on_pause is not None:
@@ -256,9 +259,7 @@ async def solve(
                 card.start(run)
             if on_run:
                 on_run(run)
-        except BaseException:
-            await opening.discard()
-            raise
+            unless_begun.pop_all()
         try:
             await Session(spec, recorder, run, opening, control).run()
         finally:

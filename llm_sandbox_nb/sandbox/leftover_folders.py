@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from llm_sandbox_nb.windows import NOT_INHERITED, is_windows, try_lock
+from llm_sandbox_nb.windows import NOT_INHERITED, is_windows, try_lock, unlock_and_close
 
 TEMPORARY_PREFIX, LOCK_NAME = "llm-sandbox-nb-", "in-use"
 _MIN_AGE_SECONDS = 3600.0
@@ -39,7 +39,7 @@ def remove_left_folders(prefix: str, lock: str, in_use: Callable[[Path], bool] =
         except OSError:
             in_use_count += 1
         finally:
-            os.close(file)
+            unlock_and_close(file)
     return in_use_count
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Limits, ResourceUsage, Sandbox
-from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
+from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError
 from llm_sandbox_nb.sandbox.history.stores import remove_stale
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, automatic_isolations
 from llm_sandbox_nb.sandbox.leftover_folders import remove_temporary_folders
@@ -211,13 +211,21 @@ async def start_sandbox(
         labels: see `Implementation.start`.
         served_elsewhere: True if another process will call `serve_network` in case the sandbox has a door (see
             `SandboxOptions.has_door`).
+
+    Raises:
+        SandboxError: if the sandbox cannot start, for example because the disk is full.
     """
-    await asyncio.to_thread(_remove_temporary_once)
     name = options.isolation
-    if name in (None, "auto"):
-        name = await choose_isolation(options)
-        options = replace(options, isolation=name)
-    sandbox = await load_isolation(name).start(options, labels=labels)
+    try:
+        await asyncio.to_thread(_remove_temporary_once)
+        if name in (None, "auto"):
+            name = await choose_isolation(options)
+            options = replace(options, isolation=name)
+        sandbox = await load_isolation(name).start(options, labels=labels)
+    except OSError as error:
+        raise SandboxError(
+            f"The sandbox cannot start ({error}): remove this cause, and open the sandbox again."
+        ) from error
     sandbox.start_clone = lambda: start_sandbox(options, served_elsewhere=served_elsewhere)
     if options.has_door and not served_elsewhere:
         from llm_sandbox_nb.sandbox.network.attach import serve_network

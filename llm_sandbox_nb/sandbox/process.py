@@ -122,6 +122,10 @@ async def _start_in(folder: Path, options: SandboxOptions, owned: IO[str]) -> Ch
     environment = _environment(folder, options) | {_ID_VARIABLE: name, FOLDER_VARIABLE: str(folder)}
     for part in ("home", "tmp"):
         (folder / part).mkdir()
+    source, protection = (
+        executor_source(),
+        _protection(options, {}),
+    )  # may fail, so before the process is started
     process = await asyncio.create_subprocess_exec(
         *bootstrap_argv(sys.executable),
         stdin=asyncio.subprocess.PIPE,
@@ -133,22 +137,22 @@ async def _start_in(folder: Path, options: SandboxOptions, owned: IO[str]) -> Ch
     assert process.stdin
     assert process.stdout
     transport = StreamTransport(process.stdout, process.stdin)
-    transport.write_raw(executor_source())
+    transport.write_raw(source)
     sandbox = ChannelSandbox(
         Channel(transport),
         id=name,
         directories=directories,
-        protection=_protection(options, {}),
+        protection=protection,
         kill=lambda: _end(process, folder, name, owned),
         spill=str(folder / "spill"),
         hello={"history": directories.root, "disk": options.resources.disk},
     )
     try:
         await sandbox.start()
+        sandbox.protection = _protection(options, sandbox.executor)
     except BaseException:
         await sandbox.close()
         raise
-    sandbox.protection = _protection(options, sandbox.executor)
     return sandbox
 
 

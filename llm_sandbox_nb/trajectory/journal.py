@@ -25,7 +25,7 @@ from llm_sandbox_nb.own_folder import (
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.older import upgraded
 from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL
-from llm_sandbox_nb.windows import try_lock
+from llm_sandbox_nb.windows import try_lock, unlock_and_close
 
 BLOB_THRESHOLD = 64 * 1024
 """Maximum characters, or bytes, of a text inside the journal. Longer texts are stored in separate files (blobs)."""
@@ -73,7 +73,7 @@ class Journal:
             if os.fstat(self._file).st_nlink > 1:
                 unshare_file(folder, JOURNAL)
                 shared, self._file = self._file, open_file(folder, JOURNAL, os.O_WRONLY | os.O_APPEND)
-                os.close(shared)
+                unlock_and_close(shared)
                 self._lock()
             _check_last_line(folder)
         except (OSError, JournalError):
@@ -127,7 +127,7 @@ class Journal:
 
     def close(self) -> None:
         if self._file >= 0:
-            os.close(self._file)
+            unlock_and_close(self._file)
             self._file = -1
 
 
@@ -154,7 +154,7 @@ def is_being_written(folder: Path) -> bool:
     try:
         return not try_lock(descriptor)
     finally:
-        os.close(descriptor)
+        unlock_and_close(descriptor)
 
 
 def _lock(file: int) -> bool:

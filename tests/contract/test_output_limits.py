@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import time
 import tracemalloc
@@ -31,6 +32,18 @@ async def test_the_first_and_last_half_are_kept(box: Any) -> None:
     kept = await box.read_file(result.full_output)
     assert kept.replace(b"error\n", b"") == whole
     assert (await box.run(f"wc -c < {result.full_output}")).stdout.strip() == b"%d" % (len(whole) + 6)
+
+
+@pytest.mark.parametrize("raised", [ZeroDivisionError, StopIteration, asyncio.CancelledError])
+async def test_a_function_that_fails_at_output_ends_only_its_command(
+    box: Any, raised: type[BaseException]
+) -> None:
+    def fail(*_: object) -> None:
+        raise raised
+
+    with pytest.raises((ZeroDivisionError, RuntimeError)):
+        await box.run("echo output", on_output=fail)
+    assert (await box.run("echo fine")).stdout == b"fine\n"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from llm_sandbox_nb.own_folder import is_file, open_file, unshare_file
+from llm_sandbox_nb.own_folder import NotOwnFileError, open_file, unshare_file
 from llm_sandbox_nb.sandbox.contract import Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.entry_rows import is_entry, is_kept_path, path_problem
@@ -219,7 +219,7 @@ def writable_index(folder: Path) -> Index:
     """
     _check_names(folder)
     _finish_replacement(folder)
-    if is_file(folder, INDEX):
+    if exists(folder, INDEX):
         for suffix in ("", "-wal", "-shm"):
             unshare_file(folder, f"{INDEX}{suffix}")
         _replace(folder, lambda target: copy_rows(folder, target))
@@ -303,10 +303,24 @@ _FRESH = f"{INDEX}.fresh"
 """File name of a complete index that will replace the present one."""
 
 
+def exists(folder: Path, name: str) -> bool:
+    """Return True if `name` is a regular file below `folder`.
+
+    Raises:
+        OSError: if this machine cannot tell, for example because too many files are open. An index that only seems to
+            be missing must not be replaced by an empty one.
+    """
+    try:
+        os.close(open_file(folder, name))
+    except (FileNotFoundError, NotADirectoryError, NotOwnFileError):
+        return False
+    return True
+
+
 def _check_names(folder: Path) -> None:
     """Raise HistoryError if a file of the index exists but is not a regular file, for example a link or a folder."""
     for name in (INDEX, f"{INDEX}-wal", f"{INDEX}-shm", f"{INDEX}-journal", _FRESH):
-        if os.path.lexists(folder / name) and not is_file(folder, name):
+        if os.path.lexists(folder / name) and not exists(folder, name):
             raise HistoryError(f"{folder / name} is not a regular file; give the folder of a history.")
 
 
@@ -337,7 +351,7 @@ def _finish_replacement(folder: Path) -> None:
     for stale in folder.glob(f"{INDEX}.*{PARTIAL}*"):
         if not stale.is_dir() or stale.is_symlink():
             stale.unlink()
-    if not is_file(folder, _FRESH):
+    if not exists(folder, _FRESH):
         return
     for suffix in ("-wal", "-shm", "-journal"):
         (folder / f"{INDEX}{suffix}").unlink(missing_ok=True)

@@ -8,20 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from llm_sandbox_nb.own_folder import NotOwnFileError, check_folder, is_file, open_file
 from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError
 from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore, ContentWriter
-from llm_sandbox_nb.sandbox.history.index import Index, IndexReader, kept_entry, writable_index, write_copy
+from llm_sandbox_nb.sandbox.history.index import (
+    Index,
+    IndexReader,
+    exists,
+    kept_entry,
+    writable_index,
+    write_copy,
+)
 from llm_sandbox_nb.sandbox.history.index_copy import INDEX
 from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest, digests
 from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackReader, PackWriter, SharedPieces, storing
-from llm_sandbox_nb.windows import try_lock
+from llm_sandbox_nb.windows import try_lock, unlock_and_close
 
 PACKS, LOCK = "packs", "lock"
 _CACHED_MANIFESTS = 4
@@ -75,15 +83,27 @@ class PackStore(CheckpointStore):
     @staticmethod
     def is_in_use(folder: Path) -> bool:
         try:
-            os.close(_lock_folder(folder, make=False))
-        except OSError:
+            unlock_and_close(_lock_folder(folder, make=False))
+        except (FileNotFoundError, NotADirectoryError, PermissionError, NotOwnFileError):
             return False
-        except HistoryError:
+        except (
+            OSError,
+            HistoryError,
+        ):  # while too many files are open, nobody knows, and a used one must not be removed
             return True
         return False
 
-    def close(self) -> None:
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Lock the store. If SQLite fails, for example because the disk cannot be read, raise HistoryError."""
         with self._mutex:
+            try:
+                yield
+            except sqlite3.Error as error:
+                raise HistoryError(f"The history in {self.folder} cannot be used: {error}.") from error
+
+    def close(self) -> None:
+        with self._locked():
             self._reader.close()
             self._release()
 
@@ -95,7 +115,7 @@ class PackStore(CheckpointStore):
         if self._packs is not None:
             self._packs.close()
         if self._lock_fd >= 0:
-            os.close(self._lock_fd)
+            unlock_and_close(self._lock_fd)
             self._lock_fd = -1
 
     @property
@@ -125,15 +145,15 @@ class PackStore(CheckpointStore):
     # -- reading -------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Checkpoint]:
-        with self._mutex:
+        with self._locked():
             return self._overview.checkpoints()
 
     def checkpoint(self, id: str) -> Checkpoint:
-        with self._mutex:
+        with self._locked():
             return self._overview.checkpoint(id)
 
     def manifest(self, id: str) -> Manifest:
-        with self._mutex:
+        with self._locked():
             self._index.number(id)
             if id not in self._manifests:
                 self._remember(id, self._index.manifest(id))
@@ -146,11 +166,11 @@ class PackStore(CheckpointStore):
             self._manifests.popitem(last=False)
 
     def shell(self, id: str) -> bytes | None:
-        with self._mutex:
+        with self._locked():
             return self._overview.shell(id)
 
     def length(self, digest: bytes) -> int | None:
-        with self._mutex:
+        with self._locked():
             place = self._index.place(digest)
         return place[2] if place else None
 
@@ -158,7 +178,7 @@ class PackStore(CheckpointStore):
         return self._shared.get(digest, self._read_piece)
 
     def _read_piece(self, digest: bytes) -> bytes:
-        with self._mutex:
+        with self._locked():
             for last in (False, True):
                 place = self._index.place(digest)
                 if place is None:
@@ -176,12 +196,12 @@ class PackStore(CheckpointStore):
 
     @property
     def size(self) -> int:
-        with self._mutex:
+        with self._locked():
             return sum(self._overview.packs().values())
 
     @property
     def dropped(self) -> int:
-        with self._mutex:
+        with self._locked():
             return int(self._overview.sql.execute("SELECT count(*) FROM dropped").fetchone()[0])
 
     # -- writing -------------------------------------------------------------------------------------------
@@ -199,7 +219,7 @@ class PackStore(CheckpointStore):
         manifest: dict[str, Entry] | None = None,
     ) -> None:
         assert isinstance(content, PackWriter)
-        with self._mutex:
+        with self._locked():
             try:
                 content.finish()
                 with storing(self.folder):
@@ -223,16 +243,16 @@ class PackStore(CheckpointStore):
     # -- the image -----------------------------------------------------------------------------------------
 
     def image_entry(self, path: str) -> tuple[Entry | None, bool] | None:
-        with self._mutex:
+        with self._locked():
             return self._index.image_entry(path)
 
     def image_names(self, folder: str) -> list[str]:
-        with self._mutex:
+        with self._locked():
             return self._index.image_names(folder)
 
     def learn_image(self, entries: Mapping[str, tuple[Entry | None, bool]], content: ContentWriter) -> None:
         assert isinstance(content, PackWriter)
-        with self._mutex:
+        with self._locked():
             try:
                 content.finish()
                 with storing(self.folder):
@@ -246,19 +266,19 @@ class PackStore(CheckpointStore):
 
     def continue_in(self, folder: Path) -> None:
         """See `CheckpointStore.continue_in`. The copy shares the content by hard links."""
-        if self.holds(folder):
-            raise HistoryError(f"{folder} holds a history already; give another folder.")
         with storing(folder), contextlib.ExitStack() as opened:
+            if exists(folder, INDEX):
+                raise HistoryError(f"{folder} holds a history already; give another folder.")
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 check_folder(folder)
                 # without the lock, `stores.remove_stale` would remove a temporary folder during a long copy
-                opened.callback(os.close, _lock_folder(folder))
+                opened.callback(unlock_and_close, _lock_folder(folder))
                 packs = PackFolder(folder.parent, f"{folder.name}/{PACKS}", make=True)
             except NotOwnFileError as error:
                 raise HistoryError(f"The history in {folder} cannot be used: {error}.") from error
             opened.callback(packs.close)
-            with self._mutex:
+            with self._locked():
                 index = self._index
                 for name, size in index.packs().items():
                     self._pack_folder.share(name, packs, size)
@@ -267,7 +287,7 @@ class PackStore(CheckpointStore):
     def continued_in(self, folder: Path) -> PackStore:
         self.continue_in(folder)
         store = PackStore(folder, limit=self.limit)
-        with self._mutex:
+        with self._locked():
             store._manifests.update(self._manifests)
             store._reader.written.update(self._reader.written)
         store._shared = self._shared

@@ -343,6 +343,13 @@ class Channel:
                 call.sink(frame.kind, frame.payload)
         except ProtocolError:
             raise
+        except (
+            StopIteration,
+            asyncio.CancelledError,
+        ) as error:  # a future refuses one, the other cancels the caller
+            call.answer.set_exception(
+                RuntimeError(f"a function that gets output raised {type(error).__name__}")
+            )
         except Exception as error:  # noqa: BLE001 - an error of the sink belongs to the caller of `call`
             call.answer.set_exception(error)
 

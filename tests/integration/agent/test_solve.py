@@ -32,6 +32,7 @@ from scripted_server import ScriptedServer
 from support import eventually, own_mark, processes_with, run, until
 from talking_model import TalkingModel
 
+from llm_sandbox_nb.agent.checks import Check
 from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.model.contract import ModelError, ModelSettings, Reply
@@ -39,9 +40,51 @@ from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.journal import load_bytes
+from llm_sandbox_nb.trajectory.journal import is_being_written, load_bytes
 
 QUICK = RetryPolicy(attempts=3, first_wait=0.01)
+
+
+def test_a_run_that_fails_before_it_begins_releases_its_record(tmp_path: Path) -> None:
+    folders: list[Path] = []
+
+    def fail(run: Run) -> None:
+        folders.append(run.folder)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(
+            solve(
+                "A task.", model="scripted/strawberry", isolation="process", output_dir=tmp_path, on_run=fail
+            )
+        )
+    assert not is_being_written(folders[0])
+
+
+def test_a_run_that_is_cancelled_before_its_first_event_releases_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Run] = []
+
+    async def cancelled() -> None:
+        task = asyncio.current_task()
+        assert task
+
+        def keep_files(check: Check, folder: Path) -> Check:
+            loop.call_soon_threadsafe(task.cancel)
+            return check
+
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(Check, "kept_in", keep_files)
+        await solve(
+            "A task.", model="scripted/strawberry", isolation="process", output_dir=tmp_path, check="true",
+            on_run=begun.append, limits={"steps": 1},
+        )  # fmt: skip
+
+    with pytest.raises(asyncio.CancelledError):
+        run(cancelled())
+    assert not begun[0].trajectory.events
+    assert not is_being_written(begun[0].folder)
 
 
 def test_the_quick_start(tmp_path: Path, isolation: str) -> None:

@@ -99,6 +99,26 @@ def check_run_without_files(run: Run | RunError) -> None:
         run.rewind(1)
 
 
+def test_a_rewind_and_a_fork_that_find_no_room_are_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork leaves no folder. With room again, both work."""
+    run = play(tmp_path, tmp_path / "runs", "process")
+    assert isinstance(run, Run)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for place, travel in (("trajectory.journal._check_last_line", run.rewind), ("runs.fork._copy", run.fork)):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"llm_sandbox_nb.{place}", full)
+            with pytest.raises(RunError, match=r"cannot be read or written \(.*No space left on device"):
+                travel(1)
+    assert list((tmp_path / "runs").iterdir()) == [run.folder]
+    run.rewind(1)
+    run.fork(1).close()
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("disk", ["size=60M"], indirect=True)
 def test_a_disk_with_little_room_loses_no_sandbox(isolation: str, disk: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import support
 
 from llm_sandbox_nb import open_sandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Limits
-from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxLostError
+from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.open import start_sandbox
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
@@ -59,7 +59,7 @@ def test_a_ca_bundle_must_be_there(tmp_path: Path) -> None:
 @pytest.mark.isolations("docker", "bubblewrap")
 def test_certificates_that_have_vanished_are_named(isolation: str, tmp_path: Path) -> None:
     """The engine is not blamed."""
-    with pytest.raises(FileNotFoundError, match=r"vanished\.pem"):
+    with pytest.raises(SandboxError, match=r"cannot start .*vanished\.pem"):
         support.run(start_sandbox(SandboxOptions(isolation, ca_bundle=tmp_path / "vanished.pem")))
 
 

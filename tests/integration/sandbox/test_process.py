@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import itertools
 import os
 import signal
 import subprocess
@@ -14,11 +16,11 @@ from typing import Any
 
 import pytest
 from sandbox_commands import until_living
-from support import eventually, own_mark, until
+from support import child_pids, eventually, own_mark, until
 
 from llm_sandbox_nb.sandbox import process
 from llm_sandbox_nb.sandbox.contract import Directories
-from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
+from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError
 from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.sandbox.process import INHERITED_VARIABLES
 
@@ -143,6 +145,29 @@ async def test_two_at_once_do_not_meet() -> None:
         assert one.id != two.id
         await one.run("x=1; echo one > f")
         assert (await two.run("echo ${x-unset}; ls f")).stdout == b"unset\n"
+
+
+@pytest.mark.parametrize(
+    ("fails", "call"),
+    [("make_owned_folder", 1), ("executor_source", 1), ("_protection", 1), ("_protection", 2)],
+)
+async def test_a_start_that_fails_is_one_sentence_and_leaves_nothing(
+    fails: str, call: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The last call fails when the executor runs already."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    children, original, calls = child_pids(), getattr(process, fails), itertools.count(1)
+
+    def failing(*args: Any) -> Any:
+        if next(calls) == call:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(*args)
+
+    monkeypatch.setattr(process, fails, failing)
+    with pytest.raises(SandboxError, match=r"cannot start \(.*No space left on device\): "):
+        await open_sandbox("process")
+    assert not list(tmp_path.iterdir())
+    assert child_pids() <= children
 
 
 async def test_without_bash(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

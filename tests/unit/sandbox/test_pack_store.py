@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import tempfile
@@ -58,6 +59,60 @@ def test_packs_have_the_content_that_is_used_and_no_more(tmp_path: Path) -> None
     assert store.dropped
     assert sum(path.stat().st_size for path in (tmp_path / "packs").iterdir()) == store.size
     store.close()
+
+
+class FailingOpen:
+    """`os.open` that fails at its call with a given number, as while too many files are open."""
+
+    def __init__(self, fatal: int) -> None:
+        self.calls, self._fatal, self._open = 0, fatal, os.open
+
+    def __call__(self, *args: Any, **options: Any) -> int:
+        self.calls += 1
+        if self.calls == self._fatal:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self._open(*args, **options)
+
+    @property
+    def failed(self) -> bool:
+        return self.calls >= self._fatal
+
+
+def test_no_history_is_lost_when_a_file_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file that is opened is tried. An index that only seems to be missing is not replaced by an empty one."""
+    with contextlib.closing(PackStore(tmp_path / "h")) as store:
+        keep(store, "a", {"/x": b"one"})
+    for fatal in itertools.count(1):
+        with monkeypatch.context() as patched, contextlib.suppress(HistoryError):
+            patched.setattr(os, "open", opening := FailingOpen(fatal))
+            PackStore(tmp_path / "h").close()
+        with stores.reading_history(tmp_path / "h") as reader:
+            assert files_at(reader, "a") == {"/x": b"one"}, fatal
+        if not opening.failed:
+            break
+    assert fatal > 5
+
+
+def test_a_history_in_use_is_not_stale_when_its_lock_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(PackStore(tmp_path / "h")):
+        for fatal in (1, 2, 3, 4):
+            monkeypatch.setattr(os, "open", opening := FailingOpen(fatal))
+            assert stores.is_history_in_use(tmp_path / "h")
+            monkeypatch.undo()
+        assert not opening.failed
+
+
+def test_a_failure_of_sqlite_is_a_sentence_about_the_history(tmp_path: Path) -> None:
+    with contextlib.closing(PackStore(tmp_path)) as store:
+        keep(store, "a", {"/x": b"one"})
+        store._index.sql.execute("DROP TABLE objects")
+        for use in (lambda: store.length(b"?"), lambda: keep(store, "b", {"/x": b"two"}, "a")):
+            with pytest.raises(HistoryError, match=r"no such table: objects"):
+                use()
 
 
 @pytest.mark.parametrize("fails", ["create", "finish"])
