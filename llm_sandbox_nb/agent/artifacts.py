@@ -94,6 +94,10 @@ class Collector:
             entry.path: (entry.size, entry.mtime) for entry in entries if entry.path not in self._sizes
         }
 
+    def take_again(self) -> None:
+        """Take all results again at the end, because a rewind has left the branch that recorded them."""
+        self._seen = {path: state for path, state in self._seen.items() if path not in self._sizes}
+
     async def start(self, changes: Iterable[FileChange], step: int) -> None:
         """Start to collect the files that a call changed. The loop continues meanwhile. `settle` waits until the
         collection is complete.

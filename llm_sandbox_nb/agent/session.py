@@ -274,6 +274,8 @@ class Session:
             # a rewind failed half-way, so the files from before the rewind are restored
             self._note_problems((await box.restore(files)).problems)
         claim_files(box, folder)
+        if self.collector is not None:
+            self.collector.take_again()
         self.past = conversation_state(self.recorder.trajectory)
         self._count(self.past)
         if self.control.stopped:

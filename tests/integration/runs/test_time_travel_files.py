@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from agent_scripts import SUBMIT, bash, turn
+from support import eventually
 from support import run as in_loop
 from talking_model import TalkingModel
-from time_travel import awaited, files_of, played_in, same_as_loaded, talked
+from time_travel import awaited, begun, files_of, played_in, same_as_loaded, talked
 
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -202,4 +203,21 @@ async def test_a_rewind_of_the_files_alone_keeps_the_files_of_the_last_step(
     assert (await files_of(box))["log.txt"] == b"turn 1\n"
     await run.rewind(3, "files")
     assert (await files_of(box))["log.txt"] == b"turn 1\nturn 2\nturn 3\n"
+    same_as_loaded(run)
+
+
+@awaited
+async def test_a_result_that_a_rewind_of_the_conversation_kept_is_a_result_of_the_new_attempt(
+    box: Sandbox, tmp_path: Path
+) -> None:
+    name = "output/{number}.txt"
+    model = TalkingModel(3, command=f"test -e {name} || echo {{number}} > {name}")
+    run, work = await begun(box, tmp_path, model=model, breakpoints="step == 3")
+    await eventually(lambda: run.held)
+    await run.rewind(1, "conversation")
+    run.resume()
+    await eventually(lambda: run.held)
+    run.resume()
+    await work
+    assert sorted(run.trajectory.artifacts) == sorted(run.files) == ["1.txt", "2.txt", "3.txt"]
     same_as_loaded(run)
