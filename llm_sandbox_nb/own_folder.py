@@ -37,6 +37,14 @@ class NotOwnFileError(LLMSandboxError, OSError):
     """Error for a path that leads out of its folder, or for a link, an entry of a wrong kind or a too large file."""
 
 
+def expanded(path: str | Path) -> Path:
+    """Return the path with `~` as a home folder. A name such as `~$a.xlsx`, which names no user, stays as it is."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def open_file(folder: Path, name: str | PurePath, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
     """Open the regular file `name` below `folder`, and return its descriptor.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import TransferError
 from llm_sandbox_nb.sandbox.transfer import plan_upload
@@ -224,7 +225,7 @@ def frame_content(name: str, value: Any) -> bytes:
 def _existing(path: str | Path) -> Path:
     if path == "":  # `Path` takes an empty path for the working folder with all its files
         raise InputError(EMPTY_NAME)
-    path = Path(path).expanduser()
+    path = expanded(path)
     if not path.exists():
         raise InputError(f"The input {path} does not exist: check the name, relative to {Path.cwd()}.")
     if not path.is_file() and not path.is_dir():

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.sandbox.contract import Directories
 
 _PLACEHOLDER = re.compile(r"\{(problem_statement|working_dir|input_dir|output_dir)\}")
@@ -132,7 +133,7 @@ def load_prompts(source: str | Path | PromptConfig | None = None) -> PromptConfi
         text = resources.files("llm_sandbox_nb.agent").joinpath("prompts/general.yaml").read_text("utf-8")
         return _parse(text, "the general prompts")
     try:
-        text = Path(source).expanduser().read_text("utf-8")
+        text = expanded(source).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or _one_line(error)
         raise InputError(f"The prompt configuration {source} cannot be read: {reason}.") from error

@@ -17,6 +17,7 @@ from typing import Any
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.known_keys import has_key, knows_keys, without_keys
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.sandbox.contract import StreamName
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.rules import Rule
@@ -127,7 +128,7 @@ def new_run_folder(parent: Path, name: str | None) -> Path:
     part = _UNSAFE_IN_FILE_NAME.sub("-", name).strip(". ")[:120] if name else ""
     now = time.time()
     second, fraction = time.strftime("%Y%m%d-%H%M%S", time.localtime(now)), int(now % 1 * 0x10000)
-    folder = parent.expanduser().absolute() / part / f"{second}-{fraction:04x}{secrets.token_hex(2)}"
+    folder = expanded(parent).absolute() / part / f"{second}-{fraction:04x}{secrets.token_hex(2)}"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir()

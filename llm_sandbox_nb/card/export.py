@@ -14,6 +14,7 @@ from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.card.frame import POLICY
 from llm_sandbox_nb.card.text import card_file, json_for_script
 from llm_sandbox_nb.errors import LLMSandboxError
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.trajectory.whole_file import write_whole
 
@@ -61,7 +62,7 @@ def export_html(run: RunRecord, path: str | Path, caps: Caps = CAPS) -> Path:
     Raises:
         ExportError: if the record is empty, or the file cannot be written.
     """
-    path = Path(path).expanduser()
+    path = expanded(path)
     if run.trajectory.start is None:
         raise ExportError(f"There is nothing to write: no run has begun in {run.folder}.")
     text = page(run, caps)

@@ -38,6 +38,7 @@ from llm_sandbox_nb.model.errors import Target, to_model_error
 from llm_sandbox_nb.model.known_history import KnownHistories
 from llm_sandbox_nb.model.request import assistant_message
 from llm_sandbox_nb.model.stream import Assembly
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.trajectory.events import Usage
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -219,7 +220,7 @@ def find_script(name: str) -> Path:
         ModelError: if there is no such script. The message lists the packaged scripts.
     """
     is_path = "/" in name or "\\" in name or name.endswith((".yaml", ".yml"))
-    path = Path(name).expanduser() if is_path else SCRIPTS / f"{name}.yaml"
+    path = expanded(name) if is_path else SCRIPTS / f"{name}.yaml"
     if path.is_file():
         return path
     packaged = ", ".join(sorted(script.stem for script in SCRIPTS.glob("*.yaml")))

@@ -34,6 +34,7 @@ from llm_sandbox_nb.notebook.event_loop import BackgroundLoop, BackgroundTask
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.options.parser import Parser
 from llm_sandbox_nb.options.table import UsageError
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.plain_text import first_line, plain
 
 CLOSE_SECONDS = 120.0
@@ -82,7 +83,7 @@ class BenchmarkCommand:
             raise SandboxUsageError(plain(str(error))) from error
 
     def _report(self, parsed: argparse.Namespace) -> None:
-        made = make_report(Path(parsed.results).expanduser(), parsed.html)
+        made = make_report(expanded(parsed.results), parsed.html)
         bundle = {"text/html": card_html(short_html(made.found)), "text/plain": plain(as_text(made.found))}
         UpdatedOutput().publish(bundle)
         if made.page is not None:

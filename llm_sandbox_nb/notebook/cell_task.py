@@ -59,7 +59,7 @@ def cell_task(
             "No model is named: add -m, e.g. -m openai/gpt-5, or set model in llm-sandbox-nb.toml."
         )
     if options.out is not None:
-        given.variable_name(options.out)
+        options.out = given.variable_name(options.out)
     values["check"] = _check(values["check"] or "", namespace)
     values["check_files"] = options.check_files or ([] if options.check else list(settings.check_files))
     return CellTask(

@@ -59,7 +59,7 @@ def page_cell(shell: Any) -> PageCell | None:
         "id": str(metadata.get("cellId") or ""),
         "request": str(header.get("msg_id") or ""),
         "client": str(header.get("session") or ""),
-        "count": len(shell.user_ns.get("In", ()))
+        "count": len(shell.history_manager.input_hist_parsed)
         - 1,  # some versions of the shell have already counted this cell
     }
 

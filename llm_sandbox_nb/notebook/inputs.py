@@ -11,6 +11,7 @@ from typing import Any, Literal
 from llm_sandbox_nb.agent.inputs import EMPTY_NAME, frame_content, is_frame
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.notebook.errors import SandboxInputError
+from llm_sandbox_nb.own_folder import expanded
 
 FrameFormat = Literal["csv", "parquet"]
 MAX_INPUT_FILES = 5_000
@@ -45,7 +46,7 @@ def _named(
 ) -> Iterable[tuple[str, Path | bytes]]:
     if not name:
         raise SandboxInputError(EMPTY_NAME)
-    path = Path(name).expanduser()
+    path = expanded(name)
     is_variable = name.isidentifier() and name in namespace
     if path.exists():
         if is_variable:

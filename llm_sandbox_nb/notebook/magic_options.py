@@ -12,6 +12,7 @@ import keyword
 import os
 import re
 import shlex
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -194,14 +195,14 @@ def option_value(name: str, text: str) -> Any:
 
 
 def variable_name(name: str) -> str:
-    """Return `name` if Python accepts it as the name of a variable.
+    """Return `name` as Python reads it in code, if it is a valid name of a variable.
 
     Raises:
         SandboxUsageError: if the name is not valid.
     """
     if not name.isidentifier() or keyword.iskeyword(name):
         raise SandboxUsageError(f"-o must be the name of a variable, not {name!r}.")
-    return name
+    return unicodedata.normalize("NFKC", name)
 
 
 def fill_in(task: str, namespace: Mapping[str, Any]) -> str:

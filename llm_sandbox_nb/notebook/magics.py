@@ -133,9 +133,9 @@ class SandboxMagics(SandboxSettings, magic.Magics):
 
         For example: %%sandbox -m scripted/strawberry -o result
         """
-        from llm_sandbox_nb.notebook.cell import CellRun
-
         with plain_errors():
+            from llm_sandbox_nb.notebook.cell import CellRun
+
             self.read_files()
             options = parse_line(self.sandbox_cell.parser, line, self._namespace)
             run = CellRun(self._background, self._sandboxes, self, self.shell)

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from llm_sandbox_nb.formatting import format_duration, format_size
@@ -17,6 +16,7 @@ from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.event_loop import CLEAN_UP_SECONDS, BackgroundLoop, BackgroundTask
 from llm_sandbox_nb.notebook.magic_options import split_words
 from llm_sandbox_nb.notebook.sandboxes import Forks, NotebookSandboxes, SandboxStatus
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.sandbox.contract import FileEntry, Sandbox, StreamName, TransferKind
 from llm_sandbox_nb.sandbox.options import SandboxOptions
@@ -67,7 +67,7 @@ class SandboxCommands:
         words = [word for word in words if word != "--replace"]
         if len(words) not in (1, 2):
             raise SandboxUsageError("The command is %sandbox get PATH [FOLDER] [--replace].")
-        target = Path(words[1] if len(words) > 1 else ".").expanduser()
+        target = expanded(words[1] if len(words) > 1 else ".")
         sandbox = self._running()
         source = posixpath.join(sandbox.directories.root, words[0])
         kind: TransferKind = "folder" if self._is_folder(sandbox, source) else "file"
@@ -93,7 +93,7 @@ class SandboxCommands:
     def put(self, rest: str) -> None:
         """Copy files and folders of this machine into the sandbox's input folder."""
         words = split_words("put PATH...", rest, 1, 1_000)
-        paths = [Path(word).expanduser() for word in words]
+        paths = [expanded(word) for word in words]
         for path in paths:
             if not path.exists():
                 raise SandboxInputError(f"The file or folder {path} does not exist: check the path.")

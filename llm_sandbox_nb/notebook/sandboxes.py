@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from llm_sandbox_nb.formatting import plural
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.sandbox.contract import Protection, Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.options import SandboxOptions
@@ -290,7 +291,7 @@ class Forks:
 
     def at(self, path: Path) -> Run | None:
         """Return the fork in a folder. None if this kernel has no fork in this folder."""
-        return self._runs.get(path.expanduser().resolve())
+        return self._runs.get(expanded(path).resolve())
 
     @property
     def open(self) -> list[Run]:

@@ -17,7 +17,7 @@ from llm_sandbox_nb.notebook.display import LiveDisplay
 from llm_sandbox_nb.notebook.errors import SandboxInputError
 from llm_sandbox_nb.notebook.sandboxes import Forks
 from llm_sandbox_nb.notebook.settings import SandboxSettings
-from llm_sandbox_nb.own_folder import open_file
+from llm_sandbox_nb.own_folder import expanded, open_file
 from llm_sandbox_nb.trajectory.events import RunStarted, SandboxReady, parse_event
 from llm_sandbox_nb.trajectory.journal import JournalError, journal_lines
 from llm_sandbox_nb.trajectory.run_folder import (
@@ -47,7 +47,7 @@ def notebook_name(namespace: Mapping[str, Any], environment: Mapping[str, str] =
 
 
 def runs_folder(settings: SandboxSettings, namespace: dict[str, Any]) -> Path:
-    return Path(settings.output_dir).expanduser() / notebook_name(namespace)
+    return expanded(settings.output_dir) / notebook_name(namespace)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def moved_runs(
     """Return the runs of the notebook's saved cards, except those in the notebook's folder. Never raises."""
     path = Path(environment.get("JPY_SESSION_NAME") or str(namespace.get("__vsc_ipynb_file__") or ""))
     shown = _shown_runs(path) if path.suffix == ".ipynb" else set()
-    root = Path(settings.output_dir).expanduser()
+    root = expanded(settings.output_dir)
     shown -= {folder.name for folder in run_folders(root / notebook_name(namespace, environment))}
     found = {folder.name: folder for folder in run_folders(root) if folder.name in shown}
     return MovedRuns(tuple(found.values()), len(shown - found.keys()))

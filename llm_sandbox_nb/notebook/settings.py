@@ -155,6 +155,10 @@ class SandboxSettings(Configurable):
             found = resolve_options(FILE_SETTINGS, self._layers)
         except UsageError as error:
             raise SandboxUsageError(str(error)) from error
+        except FileNotFoundError as error:
+            raise SandboxUsageError(
+                "The working folder of this kernel is gone: choose one with %cd."
+            ) from error
         self._reading = True
         try:
             for name in _NAMES:

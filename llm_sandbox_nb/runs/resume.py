@@ -177,6 +177,8 @@ def _check(run: RunRecord, options: ResumeOptions) -> None:
         raise InputError("The run has not ended: result.resume() without arguments resumes it after a pause.")
     if not run.journal.is_file():
         raise InputError(f"The folder of this run is gone, so it cannot resume: {run.folder}.")
+    if run.trajectory.start is None:
+        raise InputError(f"No run has begun in {run.folder}: start the task again.")
     files = run.trajectory.files
     box = options.sandbox or run.context.living()
     if box is not None and in_use_by_another(box, run.folder):

@@ -29,6 +29,7 @@ from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
 from llm_sandbox_nb.benchmark.results import ResultsError, append_line, read_lines
 from llm_sandbox_nb.benchmark.results_folder import LOCK, FolderLock
 from llm_sandbox_nb.errors import LLMSandboxError
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.training.config import TrainingConfig, load_config
 from llm_sandbox_nb.training.rollouts import LOST, Rollout
 from llm_sandbox_nb.trajectory import events as ev
@@ -158,7 +159,7 @@ class TrainingRecord:
     @classmethod
     def load(cls, folder: str | Path) -> TrainingRecord:
         """Load the folder of an existing training. Raise RecordError if the folder contains no training."""
-        path = Path(folder).expanduser()
+        path = expanded(folder)
         if not (path / CONFIG).is_file():
             raise RecordError(f"There is no training in {path}: give the folder that `train run` printed.")
         return cls(path)
@@ -170,7 +171,7 @@ class TrainingRecord:
         Raises:
             RecordError: if no training contains the folder.
         """
-        folder = Path(path).expanduser().absolute()
+        folder = expanded(path).absolute()
         for parent in (folder, *folder.parents[:5]):
             if (parent / CONFIG).is_file():
                 return cls(parent)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 
 from llm_sandbox_nb.errors import LLMSandboxError
-from llm_sandbox_nb.own_folder import file_names, is_file
+from llm_sandbox_nb.own_folder import expanded, file_names, is_file
 
 JOURNAL = "journal.jsonl"
 """Name of the journal, which has an event as JSON in each line."""
@@ -152,7 +152,7 @@ def find_run_folder(name: str, root: Path, hint: str = "`llm-sandbox-nb runs`") 
     Raises:
         RunNotFoundError: if no run or several runs match.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.exists():
         return path
     folders = run_folders(root)

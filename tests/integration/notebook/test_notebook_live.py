@@ -150,3 +150,12 @@ def test_the_sandbox_ends_with_its_kernel(isolation: str, tmp_path: Path) -> Non
 def test_the_sandbox_ends_when_its_kernel_is_killed(isolation: str, tmp_path: Path) -> None:
     """A container ends after its lease of 45 s."""
     ends_with(isolation, tmp_path, lambda kernel: kernel.manager.shutdown_kernel(now=True))
+
+
+def test_a_variable_with_the_name_of_the_shells_inputs_breaks_no_cell(tmp_path: Path) -> None:
+    with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION="process") as kernel:
+        messages = kernel.run(
+            "In = 5\nget_ipython().run_cell_magic('sandbox', '-m scripted/strawberry', 'Hi')"
+        )
+        assert cards_of(messages)
+        assert not [m["content"] for m in messages if m["msg_type"] == "error"]

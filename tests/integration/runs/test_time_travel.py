@@ -347,6 +347,16 @@ async def test_a_run_whose_files_are_gone_stays_as_it_is(tmp_path: Path) -> None
 
 
 @awaited
+async def test_a_run_that_never_began_does_not_resume(tmp_path: Path) -> None:
+    """A full disk leaves an empty journal. Without its task, the model would work on nothing."""
+    (tmp_path / "journal.jsonl").touch()
+    run = Run.load(tmp_path)
+    with pytest.raises(InputError, match=r"No run has begun in .*: start the task again"):
+        await run.resume("More.", model=TalkingModel(3))
+    assert run.journal.read_bytes() == b""
+
+
+@awaited
 async def test_a_loaded_run_asks_for_the_approvals_that_it_asked_for_before(tmp_path: Path) -> None:
     """For example after a restart of the kernel; another rule that is given does not replace this one."""
 

@@ -60,6 +60,27 @@ def test_a_run_in_plain_ipython(shell: Any, capsys: pytest.CaptureFixture[str]) 
     assert "Submitted" in printed
 
 
+def test_the_result_has_the_name_that_python_reads_in_code(shell: Any) -> None:
+    decomposed = "u\u0308"
+    shell.run_cell_magic("sandbox", f"-m scripted/strawberry -o {decomposed}", "Hi")
+    assert shell.run_cell(f"{decomposed}.stop_reason").result == "submitted"
+
+
+def test_a_deleted_working_folder_is_named(
+    shell: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(SandboxUsageError, match="working folder of this kernel is gone: choose one with %cd"):
+        shell.run_line_magic("sandbox", "status")
+    with pytest.raises(SandboxUsageError, match="is gone"):
+        shell.run_cell_magic("sandbox", "-m scripted/strawberry", "Hi")
+    monkeypatch.chdir(tmp_path)
+    shell.run_line_magic("sandbox", "status")
+
+
 def test_settings_reach_the_run(shell: Any) -> None:
     magics = magics_of(shell)
     magics.model = "scripted/strawberry"

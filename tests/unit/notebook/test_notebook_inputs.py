@@ -41,6 +41,15 @@ def test_files_folders_and_patterns(here: Path) -> None:
     }
 
 
+def test_a_file_whose_name_begins_like_a_home_folder(here: Path) -> None:
+    """Office programs keep such a file beside each open document."""
+    (here / "~$a.csv").write_text("1")
+    assert collect_inputs(["~$a.csv"], {}) == {"~$a.csv": Path("~$a.csv")}
+    assert check_inputs(["~$a.csv"]).found == ("~$a.csv",)
+    with pytest.raises(SandboxInputError, match="There is no file or folder '~nobody-of-this-name/x'"):
+        collect_inputs(["~nobody-of-this-name/x"], {})
+
+
 @dataclass
 class Point:
     x: int
