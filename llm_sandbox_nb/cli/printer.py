@@ -287,10 +287,11 @@ class Printer:
         proposed = self._proposed.pop(event.call_id, None)
         if event.call_id in self._denied:
             return
-        if proposed and proposed.arguments is None:
-            self._block(f"{proposed.tool} {proposed.raw_arguments}", "  > ")
-        elif proposed:  # refused before its start, for example because of its arguments
-            self._command(proposed.tool, proposed.arguments)
+        if proposed:  # refused before its start, for example because of its arguments
+            if proposed.arguments is None:
+                self._block(f"{proposed.tool} {proposed.raw_arguments}", "  > ")
+            else:
+                self._command(proposed.tool, proposed.arguments)
         if live and live.used:
             live.end()
         else:
