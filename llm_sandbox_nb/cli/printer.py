@@ -92,6 +92,8 @@ class Printer:
         self._said = ""
         """Message of the model's newest failure."""
         self._denied: set[str] = set()
+        self._proposed: dict[str, ev.CallProposed] = {}
+        """The calls that have not started."""
         """Ids of the calls that a person denied. Their results are shown with the decision."""
 
     def __call__(self, event: ev.Event) -> None:
@@ -148,6 +150,8 @@ class Printer:
                     f"  note: the conversation nearly fills the model's {format_count(event.limit)} tokens: from now "
                     f"on {format_count(event.tokens_after)} of its {format_count(event.tokens_before)} tokens are sent"
                 )
+            case ev.CallProposed():
+                self._proposed[event.call_id] = event
             case ev.CallStarted() | ev.CallOutput() | ev.CallFinished():
                 self._call(event)
             case ev.DoubtsFound() if not event.final:
@@ -261,23 +265,33 @@ class Printer:
     def _call(self, event: ev.CallStarted | ev.CallOutput | ev.CallFinished) -> None:
         match event:
             case ev.CallStarted():
+                self._proposed.pop(event.call_id, None)
                 self._live = _Block(self._say, "  | ", self._lines)
-                if command := call_view(event.tool).command:
-                    text = str(event.arguments.get(command, ""))
-                else:
-                    given = {name: value for name, value in event.arguments.items() if value is not None}
-                    text = " ".join([event.tool, *(f"{name}={value}" for name, value in given.items())])
-                self._block(text, "  > ")
+                self._command(event.tool, event.arguments)
             case ev.CallOutput():
                 if self._live:
                     self._live.add(event.text, event.stream)
             case ev.CallFinished():
                 self._result(event)
 
+    def _command(self, tool: str, arguments: dict[str, Any]) -> None:
+        if command := call_view(tool).command:
+            text = str(arguments.get(command, ""))
+        else:
+            given = {name: value for name, value in arguments.items() if value is not None}
+            text = " ".join([tool, *(f"{name}={value}" for name, value in given.items())])
+        self._block(text, "  > ")
+
     def _result(self, event: ev.CallFinished) -> None:
         live, self._live = self._live, None
+        proposed = self._proposed.pop(event.call_id, None)
         if event.call_id in self._denied:
             return
+        if proposed:  # refused before its start, for example because of its arguments
+            if proposed.arguments is None:
+                self._block(f"{proposed.tool} {proposed.raw_arguments}", "  > ")
+            else:
+                self._command(proposed.tool, proposed.arguments)
         if live and live.used:
             live.end()
         else:

@@ -231,13 +231,16 @@ def analyze_command(arguments: argparse.Namespace) -> int:
         if arguments.html is not None:
             from llm_sandbox_nb.analysis.report import write_report
 
-            print(write_report(reading, arguments.html))
+            try:
+                written = write_report(reading, arguments.html)
+            except OSError as error:
+                raise UsageError(
+                    f"The report cannot be written to {arguments.html} ({error.strerror or error}): "
+                    "choose another file."
+                ) from error
+            print(written)
     except ImportError as error:
         raise UsageError(str(error)) from error
-    except OSError as error:
-        raise UsageError(
-            f"The report cannot be written to {arguments.html} ({error.strerror or error}): choose another file."
-        ) from error
     return FAILED if reading.problems else ENDED_WELL
 
 

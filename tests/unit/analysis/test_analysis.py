@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -406,3 +408,16 @@ def test_the_command_says_how_runs_ended_and_nothing_that_is_not_known(
         in capsys.readouterr().err
     )
     assert "<h2>How the runs ended</h2>" in report_html(load_runs([tmp_path]))
+
+
+def test_a_reader_that_goes_away_is_not_a_report_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    journal(tmp_path / "r1", run_events(2))
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w", buffering=1) as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+        code = main(["analyze", str(tmp_path)])
+    assert code == 141
+    assert capfd.readouterr().err == ""

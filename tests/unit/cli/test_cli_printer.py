@@ -344,3 +344,19 @@ def test_a_run_that_executes_is_not_called_killed(tmp_path: Path, capsys: pytest
         assert "Running · step 1: the run is not over." in shown(capsys, folder)
     finally:
         journal.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [({"word": "assay", "most": "many"}, "  > lookup word=assay most=many"), (None, "  > lookup {broken")],
+)
+def test_a_call_that_was_refused_before_its_start_is_shown(
+    arguments: dict[str, Any] | None, line: str
+) -> None:
+    proposed = ev.CallProposed(
+        step=1, call_id="c", tool="lookup", raw_arguments="{broken", arguments=arguments
+    )
+    shown = printed(
+        proposed, ev.CallFinished(step=1, call_id="c", observation="Wrong.", error="bad_arguments")
+    ).splitlines()
+    assert shown == [line, "  | Wrong.", "  Arguments not valid"]
