@@ -64,7 +64,7 @@ def test_in_a_very_narrow_view_the_task_has_room_and_words_on_buttons_stay_whole
     task = page.locator(".lsn-task-line").bounding_box()
     page.evaluate("document.querySelector('.lsn-acts').style.width = 'min-content'")
     lines = page.locator(".lsn-acts button", has_text="Rewind").first.evaluate(
-        "button => { const range = new Range(); range.selectNodeContents(button); return range.getClientRects().length; }"
+        "button => { const text = new Range(); text.selectNodeContents(button); return text.getClientRects().length; }"
     )
     page.evaluate("document.getElementById('view').style.width = ''")
     assert task is not None
