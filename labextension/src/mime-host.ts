@@ -34,6 +34,8 @@ export class MimeHost implements IHost {
   live: ((path: string) => Promise<IArtifactContent | null>) | null = null;
   /** Gives the size of a file before it is loaded. */
   trajectory: Trajectory | null = null;
+  /** True once a file was found nowhere; the card that is saved at the end of the run may hold it. */
+  missed = false;
   readonly choices = new Map<string, 'allowed' | 'denied'>();
   private _bundle: IRenderMime.TranslationBundle | undefined;
 
@@ -51,13 +53,16 @@ export class MimeHost implements IHost {
   }
 
   async artifact(path: string): Promise<IArtifactContent | null> {
-    const embedded = this.bundle && embeddedArtifact(this.bundle, path);
-    if (embedded?.data) {
-      return embedded;
+    const embedded = () => this.bundle && embeddedArtifact(this.bundle, path);
+    const held = embedded();
+    if (held?.data) {
+      return held;
     }
     const live = await this.live?.(path);
     if (live || this.trusted) {
-      return live ?? (await this._beside(path)) ?? embedded;
+      const found = live ?? (await this._beside(path)) ?? embedded();
+      this.missed ||= !found?.data;
+      return found;
     }
     // An untrusted notebook makes no request: it could name any file of the server.
     const mime = this.trajectory?.artifacts.get(path)?.mime ?? '';

@@ -194,9 +194,11 @@ class OutputRenderer extends RunRenderer {
       this.tell(trans('This output does not contain a run.'));
       return;
     }
-    if (this.view && (bundle.run_id !== this._runId || model.trusted !== this.host.trusted)) {
+    const brings = this.host.missed && Object.keys(bundle.artifacts).length > 0;
+    if (this.view && (bundle.run_id !== this._runId || model.trusted !== this.host.trusted || brings)) {
       this.clear();
     }
+    this.host.missed = false;
     this._runId = bundle.run_id;
     this.node.append(this._room);
     this.model = model;

@@ -92,7 +92,7 @@ function show(events, server = true, travel = {}) {
   const { view } = lsn.show(bundle(events), server ? options : {});
   view.setLive(server);
   view.flush();
-  return within(place.querySelector('.lsn-stop-panel') ?? place);
+  return { view, ...within(place.querySelector('.lsn-stop-panel') ?? place) };
 }
 
 const all = selector => [...place.querySelectorAll(selector)];
@@ -184,6 +184,26 @@ test('a decision is sent once and about the held call', () => {
   }
   step.click();
   assert.deepEqual(done, [['step', 'call_5']]);
+});
+
+test('the keyboard stays in the card when a decided call goes, and is at the next call that waits', () => {
+  const events = rewoundRun();
+  const view = show(events).view;
+  const panel = () => place.querySelector('.lsn-stop-panel');
+  const add = (kind, fields) => {
+    view.add({ ...event(kind, fields), parent: view.trajectory.events.at(-1).id });
+    view.flush();
+  };
+  panel().querySelector('.lsn-primary').focus();
+  add('control', { action: 'resume', text: null, source: '' });
+  assert.equal(panel(), null);
+  assert.equal(document.activeElement, view.node);
+  add('call.held', { step: 5, call_id: 'call_5', at: 'result', reason: 'step', text: '' });
+  assert.equal(document.activeElement, panel());
+  add('control', { action: 'resume', text: null, source: '' });
+  place.querySelector('.lsn-say').focus();
+  add('call.held', { step: 5, call_id: 'call_5', at: 'call', reason: 'step', text: '' });
+  assert.equal(document.activeElement, place.querySelector('.lsn-say'), 'a field in which a person writes keeps it');
 });
 
 test('messages, settings and a denial with its reason', async () => {

@@ -82,9 +82,9 @@ def is_over(server: FrontEnd, name: str) -> bool:
 
 @pytest.mark.open_lab
 def test_after_a_reload_the_card_of_a_live_run_comes_back(server: FrontEnd, page: Page) -> None:
-    """Once nothing of it was saved, then its beginning was."""
+    """Once nothing of it was saved, then its beginning was; in the end with the file that the run made."""
     go = server.root / "go"
-    begin(server, page, "unsaved", patient(go))
+    begin(server, page, "unsaved", patient(go).replace("echo three", "echo three | tee output/file.txt"))
     expect(page.locator(".lsn-output", has_text="one")).to_be_visible()
     assert saved_outputs(server, "unsaved") == []
     reload(server, page, "unsaved")
@@ -101,6 +101,7 @@ def test_after_a_reload_the_card_of_a_live_run_comes_back(server: FrontEnd, page
     expect(page.locator(".lsn-step")).to_have_count(4)
     expect(page.locator(".jp-InputPrompt").nth(1)).to_have_text("[2]:")
     page.wait_for_function(PACKED)
+    expect(page.locator(".lsn-artifact", has_text="file.txt").locator("pre")).to_have_text("three")
     (record,) = bundles(page)
     assert record["events"][-1]["kind"] == "run.finished"
     command(page, "docmanager:save")

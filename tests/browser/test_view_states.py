@@ -55,6 +55,23 @@ def test_between_side_panels_a_step_has_the_width_of_the_view_for_its_words(
     assert below["y"] >= row["y"] + row["height"]
 
 
+def test_in_a_very_narrow_view_the_task_has_room_and_words_on_buttons_stay_whole(
+    on_screen: Callable[[str], Page],
+) -> None:
+    page = on_screen("light")
+    page.evaluate("document.getElementById('view').style.width = '320px'")
+    show_state(page, "running")
+    task = page.locator(".lsn-task-line").bounding_box()
+    page.evaluate("document.querySelector('.lsn-acts').style.width = 'min-content'")
+    lines = page.locator(".lsn-acts button", has_text="Rewind").first.evaluate(
+        "button => { const text = new Range(); text.selectNodeContents(button); return text.getClientRects().length; }"
+    )
+    page.evaluate("document.getElementById('view').style.width = ''")
+    assert task is not None
+    assert task["width"] > 60
+    assert lines == 1
+
+
 def test_axe_finds_what_is_wrong(on_screen: Callable[[str], Page]) -> None:
     page = on_screen("light")
     show(page, finished())

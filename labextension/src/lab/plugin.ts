@@ -215,15 +215,19 @@ class RunTabs {
     const live = this._sandboxes.runs.some(one => one.id === id && isLive(one));
     if (!this._possible) {
       await (journal && this._app.commands.execute('docmanager:open', { path: journal, factory: RECORD_FACTORY }));
-    } else if (live || !journal) {
-      const shown = { id, task, data: liveRunData(id, null), trusted: true };
-      this.show(shown, this._notebooks?.currentWidget ?? null);
-    } else {
-      const file = await contents.get(journal, { type: 'file', format: 'text', content: true });
-      const data = recordedRunData(id, readRecord(String(file.content))?.events ?? []);
-      const resolver = new RenderMimeRegistry.UrlResolver({ path: journal, contents });
-      this._add(id, () => runTab({ id, task, data, trusted: true }, this._rendermime, resolver, ''));
+      return;
     }
+    if (!journal) {
+      this.show({ id, task, data: liveRunData(id, null), trusted: true }, this._notebooks?.currentWidget ?? null);
+      return;
+    }
+    const read = async () => {
+      const file = await contents.get(journal, { type: 'file', format: 'text', content: true });
+      return recordedRunData(id, readRecord(String(file.content))?.events ?? []);
+    };
+    const data = live ? liveRunData(id, null) : await read();
+    const resolver = new RenderMimeRegistry.UrlResolver({ path: journal, contents });
+    this._add(id, () => runTab({ id, task, data, trusted: true }, this._rendermime, resolver, ''));
   }
 
   /** Show a run as an output of `notebook` does; once, however often it is asked for. */

@@ -13,6 +13,8 @@ export class PausePoints {
   readonly node = h('div', { class: 'lsn-stops' });
   private _panel: PausePanel | null = null;
   private _breakpoints: Breakpoints;
+  /** True while no call waits if the keyboard was in the panel of the last one. */
+  private _focused = false;
   private _leave: () => void = () => undefined;
 
   constructor(
@@ -35,7 +37,10 @@ export class PausePoints {
     if (held === (this._panel?.stop.held ?? null)) {
       return;
     }
-    const focused = !!this._panel?.node.contains(document.activeElement);
+    const active = document.activeElement;
+    this._focused = this._panel
+      ? this._panel.node.contains(active)
+      : this._focused && active === this.node.closest('.lsn-view');
     this.dispose();
     if (held) {
       const call = this._call(held.step, held.call_id);
@@ -53,7 +58,7 @@ export class PausePoints {
       this._panel = new PausePanel(stop, controls!, decisions!, this._host);
       this.node.append(this._panel.node);
       this._leave = addPausedRun(this._panel);
-      if (focused) {
+      if (this._focused) {
         this._panel.node.focus({ preventScroll: true });
       }
     }

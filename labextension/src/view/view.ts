@@ -204,6 +204,7 @@ export class TrajectoryView {
   flush(): void {
     cancelAnimationFrame(this._frame);
     this._frame = 0;
+    const focused = this.node.contains(document.activeElement);
     const steps = [...this._dirtySteps];
     const { header, artifacts } = this._dirty;
     this._dirtySteps.clear();
@@ -233,6 +234,9 @@ export class TrajectoryView {
       this._doubts.update();
       this._facts.update();
       this._cause.update();
+    }
+    if (focused && !this.node.contains(document.activeElement)) {
+      this.node.focus({ preventScroll: true }); // what had the keyboard is gone, such as a call that was decided
     }
     this._runClock();
     this._follow();
