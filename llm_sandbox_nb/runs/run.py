@@ -436,7 +436,7 @@ class Run(RunRecord, AwaitableResult):
             try:
                 return await work()
             except OSError as error:
-                if isinstance(error, LLMSandboxError) and not isinstance(error, JournalNotWrittenError):
+                if not isinstance(error, JournalNotWrittenError) and isinstance(error, LLMSandboxError):
                     raise
                 raise RunError(
                     f"The files of the run in {self.folder} cannot be read or written ({error}): remove this cause, "

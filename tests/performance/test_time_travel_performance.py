@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +78,9 @@ def test_the_wait_is_seen_when_the_model_does_not_think(
         async with open_sandbox("process") as box:
             take = box.checkpoint
 
-            async def slowly() -> str:
+            async def slowly(*, keep: Collection[str] = ()) -> str:
                 await asyncio.sleep(0.2)
-                return await take()
+                return await take(keep=keep)
 
             monkeypatch.setattr(box, "checkpoint", slowly)
             await solve(

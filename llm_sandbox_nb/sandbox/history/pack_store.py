@@ -86,11 +86,8 @@ class PackStore(CheckpointStore):
             unlock_and_close(_lock_folder(folder, make=False))
         except (FileNotFoundError, NotADirectoryError, PermissionError, NotOwnFileError):
             return False
-        except (
-            OSError,
-            HistoryError,
-        ):  # while too many files are open, nobody knows, and a used one must not be removed
-            return True
+        except (OSError, HistoryError):
+            return True  # unknown while too many files are open, and a history in use must not be removed
         return False
 
     @contextlib.contextmanager

@@ -6,7 +6,7 @@ import asyncio
 import fcntl
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,11 +77,11 @@ async def test_travel_to_the_last_step_waits_for_its_checkpoint(
     """A checkpoint is taken beside the run, so a run that has just paused may not have the newest yet."""
     take, taking, may_take = box.checkpoint, asyncio.Event(), asyncio.Event()
 
-    async def late() -> str:
+    async def late(*, keep: Collection[str] = ()) -> str:
         if "log.txt" in await files_of(box):
             taking.set()
             await may_take.wait()
-        return await take()
+        return await take(keep=keep)
 
     monkeypatch.setattr(box, "checkpoint", late)
     runs: list[Run] = []
