@@ -46,6 +46,11 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("usual")
 
+# Under nohup or in the background of a script these are ignored, and a command of the package leaves them ignored.
+for number, action in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, action)
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out files of campaigns alone before their import, for each worker imports all files and some need torch.

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import functools
 import importlib.util
-import json
 import os
 import re
 import secrets
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from llm_sandbox_nb.card.bundle import unpacked
 from llm_sandbox_nb.sandbox.open import load_isolation
 
 T = TypeVar("T")
@@ -70,9 +70,7 @@ def held_by(figure: str) -> bytes | None:
 
 def record_of(data: Mapping[str, Any]) -> dict[str, Any]:
     """The record of a card, given all that the card's output holds: unpacked, each file's content as base64."""
-    record = dict(data[MIME])
-    if "packed" in record:
-        record |= json.loads(zlib.decompress(base64.b64decode(record.pop("packed"))))
+    record = unpacked(data[MIME])
     figures = "".join(data.get("text/html", "")).split("<figure class='lsn-artifact'>")[1:]
     for entry in record["artifacts"].values():
         content = None

@@ -132,3 +132,11 @@ def packed(bundle: dict[str, Any]) -> dict[str, Any]:
         return bundle
     rest = {name: value for name, value in bundle.items() if name not in whole}
     return {**rest, "packed": base64.b64encode(zlib.compress(data, 9)).decode("ascii")}
+
+
+def unpacked(bundle: dict[str, Any]) -> dict[str, Any]:
+    """Return the bundle of a saved notebook with its events and files unpacked."""
+    if "packed" not in bundle:
+        return bundle
+    whole = json.loads(zlib.decompress(base64.b64decode(bundle["packed"])))
+    return {**{name: value for name, value in bundle.items() if name != "packed"}, **whole}

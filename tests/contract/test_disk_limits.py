@@ -39,7 +39,7 @@ for number in range(1000):
 """
 # Stops every child that the executor makes while this program writes.
 HINDER = """
-import os, signal
+import contextlib, os, signal
 def parent(pid):
     try:
         return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
@@ -51,7 +51,8 @@ with open("large", "wb") as file:
     while True:
         for name in set(os.listdir("/proc")) - older:
             if name.isdigit() and parent(name) == executor:
-                os.kill(int(name), signal.SIGSTOP)
+                with contextlib.suppress(ProcessLookupError):  # it may have ended meanwhile
+                    os.kill(int(name), signal.SIGSTOP)
         if file.tell() < 400 * 2**20:
             file.write(bytes(2**20))
             file.flush()
