@@ -152,9 +152,8 @@ class PreparedSandboxes(Generic[T]):
         """End the oldest prepared sandbox of any owner, to make room for a sandbox that is needed now."""
         for entry in self._entries:
             if not self._has_ended(entry):
-                await asyncio.wait(
-                    {self._drop(entry)}
-                )  # unlike `await`, this does not pass a cancellation on
+                # unlike `await`, this does not pass a cancellation on to the task
+                await asyncio.wait({self._drop(entry)})
                 return
 
     async def close(self) -> None:

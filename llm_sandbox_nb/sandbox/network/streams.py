@@ -252,9 +252,7 @@ async def read_hello(stream: Stream) -> tuple[bytes, str]:
         NoTlsError: if the bytes are not TLS, do not name exactly one server, or encrypt the server's name.
     """
     data = message = b""
-    start = (
-        0  # of the first record that is not part of `message` yet, because earlier bytes are read only once
-    )
+    start = 0  # of the first record that is not in `message` yet: each byte is read only once
     while True:
         head = data[start : start + 5]
         if head[:1] not in (b"", b"\x16") or head[1:2] not in (b"", b"\x03"):

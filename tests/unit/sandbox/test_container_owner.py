@@ -52,7 +52,7 @@ def test_a_container_without_our_labels_is_not_ours() -> None:
 def test_without_proc_an_owner_lives_in_every_time_zone_and_language(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     owner = current_owner()
-    monkeypatch.setenv("TZ", "XXX-9")
+    monkeypatch.setenv("TZ", "TST-9")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     assert not owner.is_dead()
     assert dataclasses.replace(owner, started="0" * 8).is_dead()

@@ -1,4 +1,4 @@
-"""What a server says that can start no more sandboxes, which it takes for idle, and which it ends."""
+"""Idle sandboxes of a server, the sandboxes that it ends, and its message if it can start no more."""
 
 from __future__ import annotations
 
