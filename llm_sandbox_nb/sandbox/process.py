@@ -122,10 +122,8 @@ async def _start_in(folder: Path, options: SandboxOptions, owned: IO[str]) -> Ch
     environment = _environment(folder, options) | {_ID_VARIABLE: name, FOLDER_VARIABLE: str(folder)}
     for part in ("home", "tmp"):
         (folder / part).mkdir()
-    source, protection = (
-        executor_source(),
-        _protection(options, {}),
-    )  # may fail, so before the process is started
+    # these may fail, so before the process is started
+    source, protection = executor_source(), _protection(options, {})
     process = await asyncio.create_subprocess_exec(
         *bootstrap_argv(sys.executable),
         stdin=asyncio.subprocess.PIPE,

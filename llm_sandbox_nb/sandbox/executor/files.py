@@ -164,9 +164,8 @@ def write_beside(params: dict[str, Any], target: bytes, old: os.stat_result | No
 
 def link_open(fd: int, name: bytes) -> None:
     """Give an open file a name, which must be new."""
-    os.link(
-        b"/proc/self/fd/%d" % fd, name, src_dir_fd=fd
-    )  # without `src_dir_fd`, Python would link the link in /proc
+    # without `src_dir_fd`, Python would link the link in /proc
+    os.link(b"/proc/self/fd/%d" % fd, name, src_dir_fd=fd)
 
 
 def replace(fd: int, beside: bytes, target: bytes) -> None:

@@ -38,9 +38,8 @@ CLOCK_TICK_SECONDS = 0.012  # longest step of the clock of ctimes
 COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, the source of ctimes
 MAX_ENGINE_ENTRIES = 10_000
 """Maximum number of entries that are examined in the engine's folders."""
-MAX_FAILURES_BYTES = (
-    48 * 1024
-)  # leaves room for the other fields of an outcome, which must fit into one frame
+# The rest of a frame is for the other fields of an outcome.
+MAX_FAILURES_BYTES = 48 * 1024
 NOT_KEPT = "Not kept, and removed by a restore"
 CHANGED = "only a new sandbox has the original"
 
