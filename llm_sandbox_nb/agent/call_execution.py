@@ -1,4 +1,4 @@
-"""Execution of the calls in a reply, with pauses, and with results for the model and the record."""
+"""Execution of the tool calls in a reply. Results go to the model and to the record. The run can pause at each call."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _INTERRUPT_TIMEOUT = 5.0
 
 @dataclass
 class CallExecution:
-    """Execution of a conversation's open calls, one after the other."""
+    """Execution of a conversation's open calls, which have no result yet, one after the other."""
 
     conversation: Conversation
     submission: Submission
@@ -139,7 +139,7 @@ class CallExecution:
         return step.finish_reason == "length" and (last.id, last.raw_arguments) == (call.id, call.arguments)
 
     async def _finish_interrupted(self, call: ToolCall, running: asyncio.Task[Outcome], box: Sandbox) -> None:
-        """Interrupt the running call, and record its partial result. Without a result in time, the call stays open."""
+        """Interrupt the running call, and record its partial result. The call stays open if no result comes in time."""
         try:
             async with asyncio.timeout(_INTERRUPT_TIMEOUT):
                 await box.interrupt()

@@ -25,7 +25,7 @@ Nudges = int | Literal["all"]
 USUAL_NUDGES = 2
 """Default of `nudges`. The table does not contain this default, because a benchmark has another one."""
 _ALWAYS_RECORDED = ("command_timeout", "context")
-"""Options that are recorded even if they have their default, as in the first version of the journal's format."""
+"""Options that are recorded even if they have their default, because the first version of the journal did so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ OPTION_DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in dat
 
 
 def valid_options(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the valid options in a record. The record may come from anyone, or from another version."""
+    """Return the valid options in a record. Another person or another version may have written the record."""
     found = {}
     for name in OPTION_DEFAULTS.keys() & recorded.keys():
         try:

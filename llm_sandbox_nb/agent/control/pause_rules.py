@@ -71,7 +71,7 @@ class Moment:
 
 
 Predicate = Callable[[Moment], Any]
-"""Function that returns a true value if the run should pause. Unless it is a coroutine function, a thread calls it."""
+"""Function that returns a true value if the run should pause. It is awaited, or called in a separate thread."""
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge,
@@ -94,7 +94,7 @@ class Breakpoint:
         """Time of the evaluation: `call` is before the call, `observation` is after the call."""
 
     def met(self, moment: Moment) -> bool:
-        """Return True if the expression is true at this moment. A comparison of incomparable values is false."""
+        """Return True if the expression is true at this moment. A comparison of values of unlike types is false."""
         return moment.at == self.at and bool(_value(self._tree, moment))
 
 
@@ -238,7 +238,7 @@ class PauseRules:
     async def why(self, moment: Moment, readable: bool = True) -> tuple[Reason, str] | None:
         """Return the reason for a pause at this moment. None if there is no reason.
 
-        A call waits for approval only if `readable` is True, which means that its arguments are valid.
+        `readable` is True if the arguments of the call are valid. Otherwise, the call does not wait for an approval.
         """
         for breakpoint in self.breakpoints:
             if breakpoint.met(moment):

@@ -276,7 +276,7 @@ class McpTool(DefinedTool):
         )
 
     async def _change(self) -> dict[str, str] | None:
-        """Return hash and description of the present definition. None if no person has to accept a change."""
+        """Return hash and description of the tool's present definition if a person has to accept it, and else None."""
         self._unlisted = ""
         try:
             listing = await self._server.listed()

@@ -102,7 +102,7 @@ def printable(text: str) -> str:
 
 
 class _StderrTail:
-    """End of a program's stderr, for the error message about the end of the program."""
+    """Last part of a program's stderr, for the error message that says how the program ended."""
 
     def __init__(self) -> None:
         self._tail = b""
@@ -287,8 +287,8 @@ class WebService:
 
         from llm_sandbox_nb.model.proxies import http_client  # late: imports httpx
 
-        # Redirects are not followed, because the headers may have a key. Compression is refused, because a small body
-        # could become a very large one.
+        # Redirects are not followed, because another address must not get a key in the headers. Compression is refused,
+        # because a small compressed body could become very large.
         headers = {"Accept": "application/json, text/event-stream", "Accept-Encoding": "identity"}
         headers |= self._config.headers
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)

@@ -122,8 +122,8 @@ def test_inputs_of_another_kind_are_refused_in_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (("a", "a/b"), "The inputs 'a' and 'a/b' need a file and a folder of one name"),
-        (("a/b/c", "a"), "The inputs 'a' and 'a/b/c' need"),
+        (("a", "a/b"), "The input 'a' is a file, but the input 'a/b' needs a folder of this name"),
+        (("a/b/c", "a"), "The input 'a' is a file, but the input 'a/b/c' needs"),
         (("a.txt", "./a.txt"), "Two inputs have the name 'a.txt'"),
         (("a/",), "ends with a slash"),
         (("é" * 128,), "has more than 255 bytes"),
