@@ -80,9 +80,9 @@ class Collector:
     _task: asyncio.Task[None] | None = None
 
     async def remember_present(self, own: Collection[str] = ()) -> None:
-        """Remember the files that exist before the run. A later change makes such a file a result of the run.
+        """Remember the files that exist before the run. Such a file becomes a result of the run only if it changes.
 
-        `own` has the names of files that an earlier part of the run has collected. These files are results even
+        `own` has the names of files that an earlier session of the run has collected. These files are results even
         without a change. The names are written as in the journal, where bytes that are not valid text are replaced.
         """
         entries = [entry for entry in await self._list() if entry.kind != "directory"]
@@ -323,8 +323,8 @@ class AnswerFiles:
     async def remember_present(self, checkpoint: str | None = None) -> None:
         """Remember the answer files of earlier runs in this sandbox. `read` ignores these files unless they change.
 
-        A resumed run has written answer files itself. So it gives the `checkpoint` at which its work on the answer
-        began, and only the answer files that have not changed since then are remembered.
+        For a resumed run, `checkpoint` has the files as they were before the run worked on its answer. Then only answer
+        files that have not changed since `checkpoint` are remembered. The others are results of the run itself.
         """
         for path in self.paths:
             state = await self._state(path)

@@ -42,7 +42,7 @@ _INTERRUPT_TIMEOUT = 5.0
 
 @dataclass
 class CallExecution:
-    """Execution of a conversation's open calls, which have no result yet, one after the other."""
+    """Execution of a conversation's open calls, one after the other. An open call has no result yet."""
 
     conversation: Conversation
     submission: Submission

@@ -73,7 +73,7 @@ class CallForm:
     def footer_from(self) -> int | None:
         """If more steps than this remain, a message to the model does not state the number of remaining steps.
 
-        None if every message states the number. The message before the last turn always states it.
+        None if every message states the number. The message before the last step always states it.
         """
         return self.text.form.footer_from if self.in_text else None
 

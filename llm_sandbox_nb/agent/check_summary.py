@@ -21,7 +21,7 @@ _PYTEST_COMMAND = re.compile(r"\s*(?:\S*python[\d.]*\s+-m\s+)?(?:\S*/)?(?:pytest
 class TestCount:
     """Counts in the summary that a test runner prints."""
 
-    __test__ = False  # pytest would collect this class as a test
+    __test__ = False  # otherwise, pytest would collect this class as a test
 
     runner: str
     passed: int

@@ -49,7 +49,7 @@ MAX_COPY_BYTES = 1024**3
 _COPY_TIMEOUT = 300.0
 """Maximum seconds for copying the model's folders and the files of the check."""
 _SHOWN_OUTPUT_LENGTH = 6000
-"""Number of characters at the end of the output that the model reads after a failed check."""
+"""Maximum characters of the output that the model reads after a failed check. They are the end of the output."""
 _MAX_LEFT_OUT = 20
 _MAX_SUMMARY_LENGTH = 160
 

@@ -271,5 +271,6 @@ class ContextWindow:
             usage=usage,
         )
         conversation.reduce(event)
-        self._counted, self._largest_prompt = (self._counted[0], 0), 0  # smaller counts are expected now
+        # The next prompt is smaller, so its token count must not be compared with earlier counts.
+        self._counted, self._largest_prompt = (self._counted[0], 0), 0
         return True

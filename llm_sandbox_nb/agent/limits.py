@@ -1,4 +1,4 @@
-"""Limits of a run, its usage so far, and the decision that the next turn is the last one."""
+"""Limits of a run, its usage so far, and the decision that the next step is the last one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LAST_TURN: dict[LimitName, str] = {
     "time": "The time is nearly up: this is your last turn.",
 }
 MIN_REPLY_TOKENS = 256
-"""Number of tokens that a request allows for a reply even if the conversation already fills the context."""
+"""Minimum number of tokens that a request allows for a reply, even if the conversation already fills the context."""
 MAX_RESERVE_TOKENS = 2048
 """Maximum number of tokens of the context that are kept free for a reply."""
 _COUNT_TOLERANCE_TOKENS = 64
@@ -140,7 +140,7 @@ class Meter:
         self.last_turn = self._next_is_last = None
 
     def change(self, limits: RunLimits) -> None:
-        """Use other limits from now on. If limits are higher, the current turn may no longer be the last one."""
+        """Use other limits from now on. If limits are higher, the current step may no longer be the last one."""
         self.limits, self.limits_changed = limits, True
         if self.last_turn is not None:
             self.last_turn = self._near_limit(limits.steps - self.step + 1)
@@ -228,7 +228,7 @@ class Meter:
 
     @property
     def used_up(self) -> LimitName | None:
-        """The limit that is used up, so that no further turn is possible. None if no limit is used up."""
+        """The limit that is used up, so that no further step is possible. None if no limit is used up."""
         if self.limits.cost is not None and self.cost >= self.limits.cost:
             return "cost"
         if self.limits.total_tokens is not None and self.total_tokens >= self.limits.total_tokens:
@@ -243,10 +243,10 @@ class Meter:
         return self.last_turn or self.used_up
 
     def next_turn(self, footer_from: int | None = None) -> str:
-        """Return the text below the newest message: the number of remaining steps, and advice before the last turn.
+        """Return the text below the newest message: the number of remaining steps, and advice before the last step.
 
         Args:
-            footer_from: if more steps than this remain, return an empty text, except before the last turn. None if the
+            footer_from: if more steps than this remain, return an empty text, except before the last step. None if the
                 number is always stated.
         """
         remaining, self.limits_changed = max(1, self.limits.steps - self.step), False

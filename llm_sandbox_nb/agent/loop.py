@@ -223,7 +223,8 @@ class Loop:
             self._cut_noted = True
             notes.append(
                 f"The reply of step {self.meter.step} broke off without the server's mark of its end, and so did the "
-                "reply to a second request. The reply was used as it came. It and later replies may be cut off."
+                "reply to a second request. The second reply was used as it is. It may be incomplete, and so may later "
+                "replies."
             )
         for note in notes:
             self.recorder.emit(ev.Noted(text=note))

@@ -1,4 +1,4 @@
-"""Request of a reply, with retries. Each attempt is recorded. The reply gets a form that all servers accept later."""
+"""Request of a reply, with retries. Attempts are recorded. The reply is adapted so that all servers accept it later."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def well_formed(reply: Reply) -> Reply:
     """Return a reply with texts that UTF-8 can encode, and with a message that strict servers accept in the history.
 
     Providers and chat templates parse the arguments of earlier calls again, and refuse some characters in tool names.
-    So the message has other characters in their place, and arguments that are not a JSON object are wrapped in one.
-    `Reply.calls` still has names and arguments as the model wrote them.
+    So, in the message, these characters are replaced by `_`, and arguments that are not a JSON object become a value in
+    a JSON object. `Reply.calls` still has names and arguments as the model wrote them.
     """
     message = ev.clean_text(reply.message)
     for call in message.get("tool_calls") or ():

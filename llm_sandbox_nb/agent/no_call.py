@@ -131,7 +131,7 @@ class SilentReplies:
     _told: str = ""
 
     def add(self, reply: Reply, was_sent: Callable[[str], bool], refused: str = "") -> None:
-        """Add the newest reply. `reply_kind` explains `was_sent`. `refused` has the meaning of the field `refused`."""
+        """Add the newest reply. `reply_kind` explains `was_sent`. `refused` is the new value of the field `refused`."""
         kind = reply_kind(reply, was_sent)
         self.kinds.append(kind)
         self._finish_reason, self.refused = reply.finish_reason, refused
@@ -156,7 +156,8 @@ class SilentReplies:
     def wait(self, retries: RetryPolicy) -> float:
         """Return the seconds to wait before the next request.
 
-        Each successive empty reply doubles the wait, because the server may need time. After another reply, it is 0.
+        Each successive empty reply doubles the wait, because the server may need time. After any other reply, there is
+        no wait.
         """
         empty = 0
         while empty < len(self.kinds) and self.kinds[-1 - empty] == "empty":

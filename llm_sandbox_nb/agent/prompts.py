@@ -85,7 +85,7 @@ class PromptConfig:
         return list(dict.fromkeys([*_ANSWER_FILE_PATH.findall(prompts), *usual]))
 
     def under(self, root: str) -> PromptConfig:
-        """Return the prompts for a sandbox with the working directory `root`. Folders in `/testbed` move to `root`."""
+        """Return the prompts for a sandbox with the working directory `root`, which replaces `/testbed` in paths."""
         usual = Directories().root
         if root == usual:
             return self

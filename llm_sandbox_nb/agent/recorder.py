@@ -62,7 +62,7 @@ class Recorder:
     def emit(self, event: ev.Event) -> None:
         """Record an event, and call the listeners. API keys of providers are removed from the event.
 
-        `FactFinder` may add events with facts (lines that sum up a step, and doubts) before or after `event`.
+        `FactFinder` may add further events before or after `event`: lines that sum up a step, and doubts.
 
         Raises:
             JournalNotWrittenError: if the event cannot be written, for example because the disk is full.

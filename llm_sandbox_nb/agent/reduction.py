@@ -68,7 +68,7 @@ class Reduction:
 
     @property
     def saved(self) -> int:
-        """Estimate of the tokens that the changes save, in the provider's count."""
+        """Estimated number of tokens that the changes save, as the provider counts tokens."""
         start, end = self.removed or (0, 0)
         saved = sum(message_tokens(self._messages[at]) for at in range(start, end))
         for at, text in self.shown.items():
@@ -165,7 +165,7 @@ class Reduction:
         self.shown[task] = "\n\n".join([message_text(original), *notes])
 
     def _outputs(self, group: int) -> Iterator[tuple[int, Call, str]]:
-        """Yield the message index, the call, and the text in the message, for each long result in a group."""
+        """Yield a message index, a call, and the text of its result in the message for each long result in a group."""
         for at in range(self._groups[group][0] + 1, self._groups[group][1]):
             call_id, content = self._messages[at].get("tool_call_id"), self._content(at)
             for call in self._steps[group].calls:

@@ -1,4 +1,4 @@
-"""Options of a run whose value is a number or a word.
+"""Options of a run that have a number or a word as their value.
 
 A new option needs a row in `options.table` with `sets="NAME"`, a field in `RunOptions`, and code that uses it as
 `spec.NAME` in the session, or as `context.options.NAME` in a tool. Command line, cells, settings files, help and
@@ -23,9 +23,9 @@ ToolCalls = Literal["auto", "native", "text"]
 Nudges = int | Literal["all"]
 """Number of replies in a row without a call that the run answers with a nudge. `all` stands for every such reply."""
 USUAL_NUDGES = 2
-"""Default of `nudges`. The table does not contain this default, because a benchmark has another one."""
+"""Default of `nudges`. The table does not contain this default, because a benchmark has another default."""
 _ALWAYS_RECORDED = ("command_timeout", "context")
-"""Options that are recorded even if they have their default, because the first version of the journal did so."""
+"""Options that are recorded even with their default values, because the first version of the journal had them."""
 
 
 @dataclass(frozen=True, kw_only=True)

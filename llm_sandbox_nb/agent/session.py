@@ -298,7 +298,7 @@ class Session:
         try:
             if self.control.close():
                 self.recorder.emit(
-                    ev.Noted(text="The run ended before the model read the newest messages to it.")
+                    ev.Noted(text="The run ended before the model read the newest messages that it was sent.")
                 )
             loop.close_open_calls(interrupted=ending.reason == "interrupted")
             answer = await self._collect(ending)

@@ -75,7 +75,7 @@ class TextForm:
     footer_from: int | None = None
     """If more steps than this remain, a message to the model does not state the number of remaining steps.
 
-    None if every message states the number. The message before the last turn always states it.
+    None if every message states the number. The message before the last step always states it.
     """
 
     def described(self, tools: Sequence[Mapping[str, Any]]) -> str:
@@ -144,7 +144,7 @@ def printed_value(event: CallFinished) -> str:
 
 
 def result_kind(event: CallFinished) -> str:
-    """Return the name of the field of `TextForm` that has the text for the result of a call."""
+    """Return the name of the `TextForm` field with which the result of a call is formatted."""
     if event.failed or event.stderr:
         return "failed"
     if event.exit_code == 0 and not event.stdout:

@@ -96,7 +96,7 @@ class SampleRecord:
             await self._recorded(self._checkpoints.settle())
 
     async def executed(self, command: Sequence[str], given: Mapping[str, Any], result: CommandResult) -> None:
-        """Record a command that has ended. `given` has further arguments by name. Values of None are left out."""
+        """Record a command that has ended. `given` has further arguments by name. If a value is None, it is omitted."""
         arguments = {"command": shlex.join(command)} | {
             name: value for name, value in given.items() if value is not None
         }

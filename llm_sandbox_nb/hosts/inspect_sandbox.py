@@ -77,7 +77,7 @@ class InspectSandbox(SandboxEnvironment):
         try:
             if options.record:
                 record = await SampleRecord.begin(sandbox, options.output_dir, task_name)
-        except BaseException:  # Inspect cleans up only samples whose sandbox it has
+        except BaseException:  # Inspect closes only a sandbox that this method has returned
             await sandbox.close()
             raise
         return {"default": cls(sandbox, record)}

@@ -82,7 +82,7 @@ def file_layers(paths: Iterable[Path]) -> list[Layer]:
 
 
 def resolve_options(options: Iterable[Option], layers: Iterable[Layer]) -> dict[str, Value]:
-    """Return the value of every option from the first layer that has one, or the default if no layer has one.
+    """Return the value of every option. It comes from the first layer with the option, or else it is the default.
 
     Raises:
         UsageError: if a value is invalid. The message names the source.

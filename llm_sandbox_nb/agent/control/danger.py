@@ -1,4 +1,4 @@
-"""Rules that find dangers of a command. They warn the person who approves the command, and are not a protection.
+"""Rules that find dangers of a command. They only warn the person who approves the command, and prevent nothing.
 
 The card has the same rules with the same words (`labextension/src/view/danger.ts`), and a test compares both files. The
 command is hostile input. Even if no rule matches, the command can be dangerous.

@@ -112,7 +112,9 @@ def decide(control: RunControl, decision: dc.ControlDecision, *, source: str) ->
             control.edit_call(fields.pop("arguments"), fields.pop("changes") or {}, **fields, source=source)
         case dc.SkipDecision():
             control.deny(decision.text, call_id=decision.call_id, source=source)
-        case _:  # every other action is the name of a method, whose arguments are the fields of the decision
+        case (
+            _
+        ):  # every other action is the name of a method, and the fields of the decision are its arguments
             getattr(control, decision.action)(**fields, source=source)
 
 

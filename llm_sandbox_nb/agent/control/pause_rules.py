@@ -3,8 +3,8 @@
 Breakpoints look like Python, but Python does not execute them. An expression is parsed once, checked against a short
 list of allowed parts, and evaluated by this module. So a model's text can only make an expression true or false.
 
-    tool == 'execute_bash' and 'rm ' in command      before such a call
-    exit_code != 0 and step > 3                      after such a call, before the model reads the result
+    tool == 'execute_bash' and 'rm ' in command      pauses before such a call
+    exit_code != 0 and step > 3                      pauses after such a call, before the model reads the result
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Breakpoint:
         """Time of the evaluation: `call` is before the call, `observation` is after the call."""
 
     def met(self, moment: Moment) -> bool:
-        """Return True if the expression is true at this moment. A comparison of values of unlike types is false."""
+        """Return True if the expression is true now. A comparison that Python refuses, such as `None > 0`, is false."""
         return moment.at == self.at and bool(_value(self._tree, moment))
 
 

@@ -136,7 +136,7 @@ class RunControl:
         self._waiting: Held | None = None
         """The held call. None if no call is held, or if a decision about the held call was made."""
         self._hold: tuple[Held, asyncio.Future[Decision], Release] | None = None
-        """The held call, the future of its decision, and the function that applies it. None if no call is held."""
+        """Held call, future of the decision, and function that applies the decision. None if no call is held."""
         self._emit: Emit = _nowhere
         self._changer: Changer | None = None
         self._running = asyncio.Event()
@@ -162,7 +162,11 @@ class RunControl:
         self._decide(Decision("pause", source))
 
     def resume(self, *, call_id: str | None = None, source: str = "python") -> None:
-        """Continue to the next breakpoint, or call that needs an approval. Raise ControlError if the run is over."""
+        """Continue to the next breakpoint, or to the next call that needs an approval.
+
+        Raises:
+            ControlError: if the run is over.
+        """
         self._decide(Decision("resume", source), call_id)
 
     def step(self, *, call_id: str | None = None, source: str = "python") -> None:
@@ -489,7 +493,7 @@ def unused_control(given: RunControl | None) -> RunControl:
     if not isinstance(control, RunControl):
         raise InputError(f"control is a RunControl(), not {control!r:.80}.")
     if control.used:
-        raise InputError("The control belongs to another run: make a new RunControl for this one.")
+        raise InputError("The control belongs to another run: make a new RunControl for this run.")
     return control
 
 

@@ -214,7 +214,7 @@ def _texts(value: Any, where: str) -> dict[str, str]:
 
 
 def _filled(text: str, where: str) -> str:
-    """Replace `${NAME}` and `${NAME:-default}` by the values of environment variables."""
+    """Replace `${NAME}` by the value of an environment variable. `${NAME:-default}` gives a default for this value."""
 
     def value(match: re.Match[str]) -> str:
         found = os.environ.get(match[1]) or match[2]

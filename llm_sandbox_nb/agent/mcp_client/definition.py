@@ -1,4 +1,4 @@
-"""Definitions of the tools of MCP servers. A definition is checked, named for the model, and identified by a hash."""
+"""Definitions of the tools of MCP servers. A definition is checked, and has a name for the model and a hash."""
 
 from __future__ import annotations
 

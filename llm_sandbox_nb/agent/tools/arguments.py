@@ -85,7 +85,7 @@ def repaired(raw: str) -> dict[str, Any] | None:
     escaped = _ESCAPE_OR_BACKSLASH.sub(lambda found: found[0] if len(found[0]) > 1 else "\\\\", text)
     without = _STRING_OR_COMMA.sub(lambda found: "" if found[0] == "," else found[0], escaped)
     readers: tuple[Callable[[], Any], ...] = (
-        lambda: json.loads(escaped, strict=False),  # with line ends and other control characters in strings
+        lambda: json.loads(escaped, strict=False),  # allows line ends and other control characters in strings
         lambda: json.loads(without, strict=False),
         lambda: ast.literal_eval(text),
         lambda: _guessed(escaped),

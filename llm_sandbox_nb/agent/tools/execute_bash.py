@@ -135,7 +135,7 @@ def bound(data: bytes, where: str) -> tuple[str, bool]:
     """Return a stream as text for the model, and True if a part in the middle was left out.
 
     A long stream is cut to its first and last lines, and these lines to their first and last characters. The note at
-    the cut contains `where`, which says where the whole stream is.
+    the cut contains `where`, which says how to read the missing part.
     """
     if len(data) > 2 * _PIECE_BYTES:
         head, tail = clean(_start_piece(data)), clean(_end_piece(data))

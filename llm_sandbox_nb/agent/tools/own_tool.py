@@ -132,7 +132,7 @@ class RecordedTool(Tool):
     in_sandbox = False
 
     def __init__(self, function: Mapping[str, Any]) -> None:
-        """Create the tool. `function` is the schema that the record has for the tool."""
+        """Create the tool. `function` is the tool's schema in the record."""
         self.name, self.description = str(function.get("name")), str(function.get("description", ""))
         parameters = function.get("parameters")
         schema = parameters if isinstance(parameters, Mapping) else {}

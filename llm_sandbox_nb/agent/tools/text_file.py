@@ -19,7 +19,7 @@ _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-# These encodings have no states and no byte order, so an edit does not change bytes in other parts of the file.
+# These encodings have no shift states and no byte order, so an edit does not change bytes in other parts of the file.
 _PREFERRED_ENCODINGS = ("cp1252", "cp1251", "cp932", "gb18030", "cp949", "big5")
 _UNSUITED_ENCODING = re.compile(r"utf_?(7|16|32)|iso2022|hz|idna|punycode")
 _CONTROL_CHARACTER = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
