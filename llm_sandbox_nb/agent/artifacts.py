@@ -66,7 +66,7 @@ State = tuple[int, float]
 
 @dataclass
 class Collector:
-    """Copier that keeps `files/` equal to the output folder. Only changed files are copied."""
+    """Copier that keeps `files/` in the run's folder equal to the output folder. Only changed files are copied."""
 
     box: Sandbox
     output_dir: str

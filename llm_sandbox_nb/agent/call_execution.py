@@ -121,7 +121,7 @@ class CallExecution:
         raise StopRun("submitted")
 
     def close_open_calls(self, *, interrupted: bool) -> None:
-        """Add a result with an explanation to each call that has no result; see `Loop.close_open_calls`."""
+        """Add a result with an explanation to each open call. `Loop.close_open_calls` explains `interrupted`."""
         during = (INTERRUPTED, "interrupted") if interrupted else (CUT_SHORT, "cut_short")
         for call in tuple(self.conversation.open_calls):
             text, error = during if self._executing else (NOT_EXECUTED, "not_executed")

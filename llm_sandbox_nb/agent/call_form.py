@@ -48,7 +48,7 @@ class CallForm:
         self._demands = False
         """True if the next request demands a call."""
         self._demanded = False
-        """True if a request has demanded a call. A run does so only once."""
+        """True if a request has demanded a call. Only one request of a run demands a call."""
         self._whole_replies = False
         """True if requests have no stop sequence.
 
@@ -119,7 +119,7 @@ class CallForm:
         return reply
 
     def demand_call(self, model: Model) -> None:
-        """Let the next request demand a call. A run does so at most once."""
+        """Let the next request demand a call. If a request has already demanded a call, do nothing."""
         if self._setting == "auto" and not self.in_text and not self._demanded and not model.scripted:
             self._demands = self._demanded = True
             self._note("The next request demands a call (tool_choice: required); not every server obeys.")

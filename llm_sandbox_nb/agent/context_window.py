@@ -66,7 +66,7 @@ class ContextWindow:
         self._stalls = 0
         """Number of successive prompts that grew too little."""
         self._fell = False
-        """True if a prompt that `_stalls` counts was smaller than the previous prompt."""
+        """True if one of the prompts that `_stalls` counts was smaller than the prompt before it."""
         self._limit_requests = 0
 
     def restore(self) -> None:

@@ -160,7 +160,7 @@ class Meter:
         self._estimated += tokens
 
     def shorten(self, tokens: int) -> None:
-        """Subtract tokens that later requests no longer send."""
+        """Subtract the tokens that were removed from the conversation."""
         self._thoughts_sent = 0
         self.conversation = max(self.beginning, self.conversation - tokens)
         self.counted = max(0, self.counted - tokens)

@@ -27,8 +27,8 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
 
 Listener = Callable[[ev.Event], None]
-"""Function that gets each event, even an event that the journal omits. It runs in the loop's thread, so it must not
-block."""
+"""Function that gets each event, even an event that the journal omits. It is called in the loop's thread, so it must
+not block."""
 
 logger = logging.getLogger(__name__)
 _MAX_INLINE_STORE_BYTES = 256 * 1024

@@ -71,13 +71,13 @@ class RunContext:
     """State of a run that is not in its record."""
 
     box: Sandbox | None = None
-    """The open sandbox, or None."""
+    """The open sandbox. None if no sandbox is open."""
     owned: bool = False
     """True if `close` of the run closes the sandbox."""
     loop: asyncio.AbstractEventLoop | None = None
     """Event loop of the sandbox."""
     session: ActiveSession | None = None
-    """Session that is executing the run, or None."""
+    """Session that is executing the run. None between two sessions."""
     spec: RunSpec | None = None
     """Newest specification. It has the model with its API key, which the record lacks."""
     checks: dict[str, Check] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class RunContext:
     resume_display: ResumeDisplay | None = None
     """Function that displays a resumed run. None if nothing displays the run."""
     on_fork: Callable[[Any], None] | None = None
-    """Function that is called with each fork, so that a variable can refer to a fork that was requested over REST."""
+    """Function that is called with each fork. A notebook needs it to find a fork that was requested over REST."""
     answer: str | None = None
     """Answer of the run while a function checks the result. Otherwise None."""
     shown: bool = False

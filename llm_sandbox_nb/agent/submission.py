@@ -25,7 +25,7 @@ NOTHING_SAVED = (
 
 @dataclass
 class Submission:
-    """Acceptance of submitted results."""
+    """Acceptance or refusal of submitted results."""
 
     conversation: Conversation
     workspace: asyncio.Future[Workspace]

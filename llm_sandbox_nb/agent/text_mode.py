@@ -63,7 +63,7 @@ class TextForm:
     unchanged: str = ""
     """Text that is used instead of `silent` if the call did not change a file either."""
     one_line: str = ""
-    """Text that is used instead of `result` if the call printed one line. `{line}` stands for its value."""
+    """Text that is used instead of `result` if the call printed one line. `{line}` stands for the value in the line."""
     calls: Literal["block", "json"] = "json"
     python_blocks: bool = False
     first_block_ends: bool = False

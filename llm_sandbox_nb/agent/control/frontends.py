@@ -112,9 +112,8 @@ def decide(control: RunControl, decision: dc.ControlDecision, *, source: str) ->
             control.edit_call(fields.pop("arguments"), fields.pop("changes") or {}, **fields, source=source)
         case dc.SkipDecision():
             control.deny(decision.text, call_id=decision.call_id, source=source)
-        case (
-            _
-        ):  # every other action is the name of a method, and the fields of the decision are its arguments
+        case _:
+            # Every other action is the name of a method. The fields of the decision are the method's arguments.
             getattr(control, decision.action)(**fields, source=source)
 
 

@@ -209,7 +209,7 @@ class PauseRules:
     """Pause rules of a run. They can change during the run."""
 
     step: bool = False
-    """True if the run begins in the mode `stepping`."""
+    """True if the run begins in the mode `stepping`, in which it pauses at each call and observation."""
     breakpoints: tuple[Breakpoint, ...] = ()
     predicates: tuple[Predicate, ...] = ()
     approve: Approve = "auto"

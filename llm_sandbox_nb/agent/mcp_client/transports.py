@@ -287,8 +287,8 @@ class WebService:
 
         from llm_sandbox_nb.model.proxies import http_client  # imported late, because it imports httpx
 
-        # Redirects are not followed, because another address must not get a key in the headers. Compression is refused,
-        # because a small compressed body could become very large.
+        # Redirects are not followed, because the new address would get the headers, which may have a key. Compression
+        # is refused, because a small compressed body could become very large.
         headers = {"Accept": "application/json, text/event-stream", "Accept-Encoding": "identity"}
         headers |= self._config.headers
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)

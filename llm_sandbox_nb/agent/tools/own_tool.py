@@ -181,7 +181,7 @@ def _docstring(function: Callable[..., Any], name: str) -> str:
     text = inspect.getdoc(function) or ""
     if not text.strip():
         raise InputError(
-            f"{name} has no docstring, which tells the model what the tool does: add a docstring, {_EXAMPLE}."
+            f"{name} has no docstring, so the model cannot know what the tool does: add a docstring, {_EXAMPLE}."
         )
     return text
 
