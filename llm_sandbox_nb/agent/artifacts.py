@@ -66,7 +66,7 @@ State = tuple[int, float]
 
 @dataclass
 class Collector:
-    """Copier that keeps `files/` equal to the output folder. Only changed files are copied."""
+    """Copier that keeps `files/` in the run's folder equal to the output folder. Only changed files are copied."""
 
     box: Sandbox
     output_dir: str
@@ -80,10 +80,10 @@ class Collector:
     _task: asyncio.Task[None] | None = None
 
     async def remember_present(self, own: Collection[str] = ()) -> None:
-        """Remember the files that exist before the run. A later change makes such a file a result of the run.
+        """Remember the files that exist before the run. Such a file becomes a result of the run only if it changes.
 
-        `own` has the names of files that an earlier part of the run has collected. These files are results even
-        without a change. The names have the form of the journal, where bytes that are not text are replaced.
+        `own` has the names of files that an earlier session of the run has collected. These files are results even
+        without a change. The names are written as in the journal, where bytes that are not valid text are replaced.
         """
         entries = [entry for entry in await self._list() if entry.kind != "directory"]
         names = {entry.path: ev.clean_text(self._relative(entry.path) or "") for entry in entries}
@@ -95,12 +95,13 @@ class Collector:
         }
 
     def take_again(self) -> None:
-        """Take all results again at the end, because a rewind has left the branch that recorded them."""
+        """Let `collect_all` copy and record all results again. A rewind has left the branch that recorded them."""
         self._seen = {path: state for path, state in self._seen.items() if path not in self._sizes}
 
     async def start(self, changes: Iterable[FileChange], step: int) -> None:
-        """Start to collect the files that a call changed. The loop continues meanwhile. `settle` waits until the
-        collection is complete.
+        """Start a task that collects the files that a call changed. The loop continues meanwhile.
+
+        `settle` waits until the task has ended.
         """
         await self.settle()
         self._task = asyncio.create_task(self.collect_changed(changes, step))
@@ -154,7 +155,7 @@ class Collector:
         return [entry for entry in entries if self._relative(entry.path) is not None]
 
     def _files(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
-        """Return the entries that are not folders. Record which folders are too deep to be listed."""
+        """Return the entries that are not folders. Record each folder whose content is too deep to be collected."""
         files = []
         for entry in entries:
             name = self._relative(entry.path) or ""
@@ -194,7 +195,8 @@ class Collector:
         name = self._relative(entry.path)
         if name is None or (self._allowed(entry, name) and await self._copy(entry, name, step)):
             self._seen[entry.path] = (entry.size, entry.mtime)
-        else:  # an outdated copy must not be a result; later there may be room for the file
+        else:
+            # An outdated copy must not be a result. `collect_all` tries the file again, as there may be room by then.
             self._forget(entry.path, step)
 
     async def _copy(self, entry: FileEntry, name: str, step: int | None) -> bool:
@@ -218,7 +220,7 @@ class Collector:
         return True
 
     def _room(self, entry: FileEntry) -> int:
-        """Return the number of bytes that a file may have. Do not count the old copy, because the file replaces it."""
+        """Return how many bytes the limit on all files leaves for a file. An old copy of the file does not count."""
         return self.limits.all_bytes - sum(self._sizes.values()) + self._sizes.get(entry.path, 0)
 
     def _allowed(self, entry: FileEntry, name: str) -> bool:
@@ -290,7 +292,7 @@ def make_way(files: Path, target: Path) -> None:
     """Make the folder of `target`. Remove an older file or folder whose path conflicts with `target`.
 
     Raises:
-        NotOwnFileError: if the folder `files` is a link, because a link may lead to files of another owner.
+        NotOwnFileError: if `files` is a link. A link may lead to a folder that does not belong to the run.
     """
     with suppress(FileExistsError):
         files.mkdir()
@@ -321,7 +323,8 @@ class AnswerFiles:
     async def remember_present(self, checkpoint: str | None = None) -> None:
         """Remember the answer files of earlier runs in this sandbox. `read` ignores these files unless they change.
 
-        If the run continues, remember only the answer files that have not changed since `checkpoint`.
+        For a resumed run, `checkpoint` has the files as they were before the run worked on its answer. Then only answer
+        files that have not changed since `checkpoint` are remembered. The others are results of the run itself.
         """
         for path in self.paths:
             state = await self._state(path)
@@ -350,5 +353,5 @@ class AnswerFiles:
 
 
 def _same(now: State, before: State | None) -> bool:
-    """Compare two states of a file. The times of a checkpoint are rounded in another way than those of now."""
+    """Return True if two states of a file are equal. Times may differ slightly, because a checkpoint rounds them."""
     return before is not None and now[0] == before[0] and abs(now[1] - before[1]) < 1e-6

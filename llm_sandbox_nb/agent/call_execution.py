@@ -1,4 +1,4 @@
-"""Execution of the calls in a reply, with pauses, and with results for the model and the record."""
+"""Execution of the tool calls in a reply. Results go to the model and to the record. The run can pause at each call."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _INTERRUPT_TIMEOUT = 5.0
 
 @dataclass
 class CallExecution:
-    """Execution of a conversation's open calls, one after the other."""
+    """Execution of a conversation's open calls, one after the other. An open call has no result yet."""
 
     conversation: Conversation
     submission: Submission
@@ -121,7 +121,7 @@ class CallExecution:
         raise StopRun("submitted")
 
     def close_open_calls(self, *, interrupted: bool) -> None:
-        """Add a result with an explanation to each call that has no result; see `Loop.close_open_calls`."""
+        """Add a result with an explanation to each open call. `Loop.close_open_calls` explains `interrupted`."""
         during = (INTERRUPTED, "interrupted") if interrupted else (CUT_SHORT, "cut_short")
         for call in tuple(self.conversation.open_calls):
             text, error = during if self._executing else (NOT_EXECUTED, "not_executed")
@@ -139,7 +139,7 @@ class CallExecution:
         return step.finish_reason == "length" and (last.id, last.raw_arguments) == (call.id, call.arguments)
 
     async def _finish_interrupted(self, call: ToolCall, running: asyncio.Task[Outcome], box: Sandbox) -> None:
-        """Interrupt the running call, and record its partial result. Without a result in time, the call stays open."""
+        """Interrupt the running call, and record its partial result. The call stays open if no result comes in time."""
         try:
             async with asyncio.timeout(_INTERRUPT_TIMEOUT):
                 await box.interrupt()

@@ -1,6 +1,6 @@
 """Form of a run's calls, and the switch from native calls to text.
 
-Native calls are in the field that the provider's interface has for calls. Other calls are text in the replies.
+Native calls come in a reply's field for tool calls. In text mode, the model writes calls into the text of its replies.
 """
 
 from __future__ import annotations
@@ -48,9 +48,12 @@ class CallForm:
         self._demands = False
         """True if the next request demands a call."""
         self._demanded = False
-        """True if a request has demanded a call. A run does so only once."""
+        """True if a request has demanded a call. Only one request of a run demands a call."""
         self._whole_replies = False
-        """True if requests have no stop sequence. The server may refuse it, or a block in a thought may end a reply."""
+        """True if requests have no stop sequence.
+
+        The server may refuse a stop sequence, or a code block in a thought may end the reply too early.
+        """
 
     @property
     def _setting(self) -> str:
@@ -68,9 +71,9 @@ class CallForm:
 
     @property
     def footer_from(self) -> int | None:
-        """Largest number of remaining steps that a message to the model states. None if every number is stated.
+        """If more steps than this remain, a message to the model does not state the number of remaining steps.
 
-        Before the last turn, a larger number is stated too.
+        None if every message states the number. The message before the last step always states it.
         """
         return self.text.form.footer_from if self.in_text else None
 
@@ -80,7 +83,7 @@ class CallForm:
         self.in_text = self._setting == "text"
 
     def describe(self) -> None:
-        """Let the meter count the description of text mode instead of the tools, which requests no longer contain."""
+        """Let the meter count the tokens of text mode's description, and no longer those of the tool definitions."""
         self._meter.tools = 0
         self._meter.add_text(self.text.described)
 
@@ -100,10 +103,10 @@ class CallForm:
         return self.text.request(messages), []
 
     def read(self, reply: Reply, outputs: Callable[[], Sequence[str]], task: str) -> Reply:
-        """Return a reply with the calls in its text. Calls that only repeat an earlier result or the task are ignored.
+        """Return the reply with the calls that its text contains, except calls that only repeat a result or the task.
 
-        `outputs` returns the earlier results. It is called only if the text may have calls, because a long
-        conversation has many results.
+        `outputs` returns the earlier results. Collecting many results takes time, so this function is called only if
+        the text may contain calls.
         """
         self._demands = self.from_text = False
         self.refused_call = reply.refused_call
@@ -116,7 +119,7 @@ class CallForm:
         return reply
 
     def demand_call(self, model: Model) -> None:
-        """Let the next request demand a call. A run does so at most once."""
+        """Let the next request demand a call. If a request has already demanded a call, do nothing."""
         if self._setting == "auto" and not self.in_text and not self._demanded and not model.scripted:
             self._demands = self._demanded = True
             self._note("The next request demands a call (tool_choice: required); not every server obeys.")

@@ -1,4 +1,4 @@
-"""Verdict on a check command, from its exit code and from the summary of a test runner in its output."""
+"""Verdict on a check command, from its exit code and from the test summary in its output."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PYTEST_COMMAND = re.compile(r"\s*(?:\S*python[\d.]*\s+-m\s+)?(?:\S*/)?(?:pytest
 
 @dataclass(frozen=True)
 class TestCount:
-    """Summary that a test runner prints."""
+    """Counts in the summary that a test runner prints."""
 
-    __test__ = False  # pytest would collect this class as a test
+    __test__ = False  # otherwise, pytest would collect this class as a test
 
     runner: str
     passed: int
@@ -92,8 +92,8 @@ def judged(command: str, output: str, exit_code: int | None) -> tuple[bool, str]
     """Return True if a command has passed, and a short text about the outcome.
 
     `exit_code` is None if the command was interrupted.
-    Exit code 0 is not enough if a runner reports that no test passed, or if pytest wrote no summary. Otherwise, the
-    code under test could pass by ending the program with exit code 0.
+    A command with exit code 0 fails anyway if its test summary has a failed test or no passed test, or if pytest wrote
+    no summary. Without this rule, the code under test could pass by ending the test runner early with exit code 0.
     """
     end = "\n".join(plain(output).rstrip().split("\n")[-SEARCHED_LINES:])
     counted = next((found for reader in _READERS if (found := reader(end)) is not None), None)
@@ -107,5 +107,5 @@ def judged(command: str, output: str, exit_code: int | None) -> tuple[bool, str]
         ended = "it was interrupted" if exit_code is None else f"exit {exit_code}"
         return False, ": ".join(filter(None, [f"{name}, {ended}", shorten(last, _MAX_WORDS_LENGTH, "…")]))
     if _PYTEST_COMMAND.fullmatch(command):
-        return False, "pytest wrote no summary: the code under test may have ended it (use -q at most once)"
+        return False, "pytest wrote no summary: the tested code may have ended pytest (use -q at most once)"
     return True, name

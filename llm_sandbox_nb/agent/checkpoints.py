@@ -1,4 +1,6 @@
-"""Checkpoints of the files after each call. They are made while the model writes. Only the next call waits for them."""
+"""Checkpoints of the files after each call. They are made while the model writes. Only the next call waits for a
+checkpoint that is not complete.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ class Checkpoints:
     """True while this machine cannot store the files of a step. The problem is reported once."""
 
     async def begin(self) -> None:
-        """Store the history in the run's folder from now on, including the sandbox's existing checkpoints."""
+        """Store checkpoints in the run's folder from now on, together with the sandbox's existing checkpoints."""
         try:
             await self.box.keep_history(self.recorder.folder / HISTORY)
         except SandboxLostError:

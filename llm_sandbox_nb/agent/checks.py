@@ -1,8 +1,8 @@
 """Checks of a result by a command in a second, fresh sandbox, or by a Python function that gets the run.
 
 The model can neither see nor change a check. The command runs in a fresh sandbox with the programs of the image, the
-files of the check, and copies of the model's folders. The model determines the content of the copies, but not the
-verdict, which depends on the exit code and the output. The isolation `process` does not give this protection.
+files of the check, and copies of the model's folders. The exit code and the output of the command decide the verdict.
+The isolation `process` does not protect a check from the model.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MAX_COPY_BYTES = 1024**3
 _COPY_TIMEOUT = 300.0
 """Maximum seconds for copying the model's folders and the files of the check."""
 _SHOWN_OUTPUT_LENGTH = 6000
-"""Number of characters at the end of the output that the model reads after a failed check."""
+"""Maximum characters of the output that the model reads after a failed check. They are the end of the output."""
 _MAX_LEFT_OUT = 20
 _MAX_SUMMARY_LENGTH = 160
 
@@ -90,7 +90,7 @@ class Check:
         return str(getattr(self.what, "__name__", None) or type(self.what).__name__)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the check as JSON for the record. The record has only the names of the files."""
+        """Return the check as JSON for the record, with the names but not the content of its files."""
         kind = "command" if isinstance(self.what, str) else "function"
         return {kind: self.name, "files": self.files.names(), "tries": self.tries, "timeout": self.timeout}
 
@@ -171,7 +171,7 @@ def recorded_check(recorded: object, folder: Path) -> Check | None:
     files = folder / CHECK_FILES
     kept = files if recorded.get("files") and files.is_dir() and not files.is_symlink() else None
     tries, timeout = recorded.get("tries"), recorded.get("timeout")
-    with contextlib.suppress(InputError):  # the record may come from anyone, and be invalid
+    with contextlib.suppress(InputError):  # another person may have written the record, so it may be invalid
         return checked_check(command, kept, tries, timeout)  # type: ignore[arg-type] # `checked_check` checks the types
     return None
 
@@ -183,12 +183,12 @@ class ResultCheck:
     check: Check
     recorder: Recorder
     checked_run: Any
-    """The run, which a check function gets. During the check, `context.answer` of the run has the answer."""
+    """The run that a check function gets. During the check, `context.answer` of the run has the answer."""
     prompts: PromptConfig
 
     @property
     def done(self) -> int:
-        """Number of checks on the branch of HEAD since the run began or was resumed."""
+        """Number of checks on the current branch since the run began or was resumed."""
         count = 0
         for event in self.recorder.trajectory.path:
             if isinstance(event, ev.Continued):
@@ -326,7 +326,7 @@ class ResultCheck:
 def verdict_of(name: str, value: Any) -> tuple[ev.Verdict, float | None, str]:
     """Convert the return value of a check function to a verdict, a score and an output.
 
-    A number neither passes nor fails, because only the person knows the scale of the numbers.
+    A number neither passes nor fails, because only the author of the function knows which numbers are good.
 
     Raises:
         ValueError: if the value is not true, false, a number or a text.

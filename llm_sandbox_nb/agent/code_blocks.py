@@ -12,7 +12,10 @@ _SHELL = frozenset({"bash", "sh", "shell"})
 
 @dataclass(frozen=True)
 class CodeBlock:
-    """Code block in a text. `first` and `last` are the numbers of the lines with the fences, counted from 0."""
+    """Code block in a text.
+
+    `first` and `last` are the numbers of the lines with the fences, counted from 0. `mark` is the opening fence.
+    """
 
     language: str
     content: str

@@ -1,4 +1,4 @@
-"""Recording of a run's connections if the network of its sandbox is an allow-list.
+"""Recording of a run's network connections if its sandbox can reach only the hosts of an allow-list.
 
 Each connection becomes an event of the run, up to a maximum per step.
 """
@@ -50,7 +50,7 @@ class ConnectionRecord:
                 self._refused(f"{_bracketed(connection.host)}:{connection.port}")
 
     def _record_others(self) -> None:
-        """Record how many connections in the newest step have no event of their own."""
+        """Record the number of connections in the newest step that have no event of their own."""
         step, count = self._counted
         self._counted = (step, min(count, MAX_EVENTS_PER_STEP))
         if (more := count - MAX_EVENTS_PER_STEP) > 0:
@@ -59,11 +59,11 @@ class ConnectionRecord:
     def _emit(self, event: ev.ConnectionMade) -> None:
         try:
             self._recorder.emit(event)
-        except OSError:  # the loop meets the same failure at its next event, and ends the run
+        except OSError:  # the loop cannot record its next event either, and then ends the run
             logger.warning("a connection could not be recorded", exc_info=True)
 
     def close(self) -> None:
-        """Stop recording. If the network has failed, record this as an event."""
+        """Stop recording. If the network has failed, record the failure as an event."""
         if self._network.on_connection == self._record:
             self._network.on_connection = None
         self._record_others()

@@ -1,8 +1,8 @@
 """The context window of a run: the model's token limit, and the shortening of a conversation that does not fit.
 
-The limit comes from the server or from a refused request, and is recorded for resumes and forks. When the
-conversation fills three quarters of the limit, many old messages are shortened at once. Between two such moments, the
-history only grows, so that the provider's prompt cache stays valid.
+The limit comes from the server, from a list of known models, or from a refused request. When the conversation fills
+three quarters of the limit, many old messages are shortened at once. Between two such moments, the history only grows,
+so that the provider's prompt cache stays valid.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ Ask = Callable[[Messages, int], Awaitable[Reply]]
 """Function that makes a request. Its arguments are the messages and the maximum number of tokens in the reply."""
 
 _TRIGGER_SHARE = 0.75
-"""Share of the limit that a conversation fills when it is shortened. The share is larger after a long beginning."""
+"""A conversation that fills this share of the limit is shortened. If its first request was long, the share is larger,
+because system message and task are never shortened."""
 _TARGET_SHARE = 0.5
-"""Share of the limit that a shortened conversation should fill. The share is larger after a long beginning."""
+"""Share of the limit that a shortened conversation should fill. If its first request was long, the share is larger."""
 _MAX_RECOVERIES = 3
 """Maximum number of times that a refused request is shortened."""
 _STALL_SHARE = 0.3
-"""Share of the added tokens by which a prompt should grow. If a prompt grows less, the server may have left messages
-out."""
+"""A prompt should grow by at least this share of the tokens that were added to the conversation. If it grows less, the
+server may have left messages out."""
 _MAX_LIMIT_REQUESTS = 4
 """Maximum number of times that the server is asked for its limit because of suspicious token counts."""
 _UNCACHED_SHARE = 0.25
-"""Share of the largest prompt so far, in tokens. If the server counts fewer prompt tokens than this share, it may have
-counted only the uncached part of the prompt."""
+"""A prompt with fewer tokens than this share of the largest prompt so far is not compared. The server may have counted
+only the part of the prompt that was not in its cache."""
 SUMMARY_REQUEST = (
     "This conversation no longer fits into what you can take in, so its older part is removed now. Write a summary "
     "that takes its place, for yourself: what was asked, what you did, what you found out (exact values, names and "
@@ -56,19 +57,20 @@ class ContextWindow:
         self._known: dict[str, tuple[int, Literal["server", "refusal", "cut"]]] = {}
         """Limits that this process has learned, with their sources, by model name."""
         self._ask_again = False
-        """True if the server should be asked for its limit again: some servers load a model at its first request."""
+        """True if the server should be asked for its limit again. Some servers can state the limit only after they have
+        loaded the model, which they do at the first request."""
         self._counted: tuple[int, int] = (0, 0)
-        """Number of the newest step whose prompt was compared, and the server's token count for this prompt."""
+        """Number of the newest step whose token count was compared, and the server's count of this step's prompt."""
         self._largest_prompt = 0
         """The largest token count of a prompt so far."""
         self._stalls = 0
         """Number of successive prompts that grew too little."""
         self._fell = False
-        """True if a prompt that `_stalls` counts was smaller than the previous prompt."""
+        """True if one of the prompts that `_stalls` counts was smaller than the prompt before it."""
         self._limit_requests = 0
 
     def restore(self) -> None:
-        """Start again with the conversation that the recorder has now."""
+        """Prepare for the conversation that the recorder has now, for example after a rewind."""
         self._model, self._counted, self._largest_prompt = None, (0, 0), 0
         first = self._recorder.trajectory.steps[:1]
         self._meter.beginning = first[0].usage.prompt_tokens if first and first[0].usage else 0
@@ -87,7 +89,7 @@ class ContextWindow:
             self._mask(conversation, limit, self._target(limit))
 
     def learn(self, error: ContextOverflowError) -> None:
-        """Store the limits that a refusal reports."""
+        """Store the limits that a refused request reports."""
         if error.completion_limit is not None:
             self._meter.longest_reply = error.completion_limit
         if error.context_limit is not None:
@@ -117,8 +119,8 @@ class ContextWindow:
         """Message for a person about a run that ends because the context is full."""
         model = self._model.name if self._model else "the model"
         return (
-            f"The conversation is at the {self._meter.context} tokens that {model} can take in: load it with a longer "
-            "context, give a shorter task, or take another model."
+            f"The conversation is at the {self._meter.context} tokens that {model} can take in: load the model with a "
+            "longer context, give a shorter task, or take another model."
         )
 
     # --- the limit ---
@@ -184,14 +186,14 @@ class ContextWindow:
     def _was_cut(self, messages: Messages) -> None:
         meter, self._stalls, self._fell = self._meter, 0, False
         if meter.context is not None and meter.context > 2 * self._largest_prompt:
-            return  # the limit is much higher than any prompt, so it has cut nothing
+            return  # the limit is much higher than any prompt, so the server cannot have cut one
         if meter.context is None or meter.context > self._largest_prompt:
             self._keep(self._largest_prompt, "cut")
-        # The server counts only the messages that it kept: the conversation itself is longer.
+        # The server counts only the messages that it kept, but the conversation is longer.
         sent = meter.beginning + sum(map(message_tokens, messages[step_groups(messages)[0][0] :]))
         meter.conversation = max(meter.conversation, sent)
         text = (
-            "The model server has left out the beginning of the conversation and did not say so: it takes in "
+            "The model server has silently left out the beginning of the conversation, because it takes in only "
             f"{meter.context} tokens. Raise num_ctx, in Ollama with OLLAMA_CONTEXT_LENGTH=32768 for `ollama serve`."
         )
         self._recorder.emit(ev.Noted(text=text))
@@ -269,5 +271,6 @@ class ContextWindow:
             usage=usage,
         )
         conversation.reduce(event)
-        self._counted, self._largest_prompt = (self._counted[0], 0), 0  # smaller counts are expected now
+        # The next prompt is smaller, so its token count must not be compared with earlier counts.
+        self._counted, self._largest_prompt = (self._counted[0], 0), 0
         return True

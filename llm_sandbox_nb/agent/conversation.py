@@ -28,7 +28,7 @@ from llm_sandbox_nb.trajectory.messages import (
 
 Message = dict[str, Any]
 _RESULT_MARK = "\0"
-"""Placeholder that marks the place of a result in a form. No result contains this character."""
+"""Placeholder for a result in a text form, to find the texts that the form adds before and after the result."""
 
 
 class Conversation:
@@ -46,13 +46,13 @@ class Conversation:
         self.last_text = ""
         """Text of the newest reply that has text."""
         self.earlier_answer = ""
-        """The answer to the person's earlier request, which is still the answer if the model gives no other one."""
+        """Answer with which the run had ended before it was resumed. It holds until the model gives another answer."""
         self.only_talked = False
         """True if the newest reply had no call."""
         self.footer = ""
         """End of the newest observation, with the number of remaining steps and advice."""
         self._first: Sequence[Message] = ()
-        """The first messages. Empty after they were sent."""
+        """The first messages, until `add_user_message` adds them to `messages`. Empty after that."""
         self._resumed = False
         """True if the conversation was restored without open calls, and no message was added since."""
         self._newest_has_text = False
@@ -62,7 +62,7 @@ class Conversation:
         self._from_text = False
         """True if the calls of the newest reply were read from its text."""
         self._sent_words: set[str] = set()
-        """`own_words` of the texts that the model has read in the first `_words_read` messages."""
+        """Results of `own_words` for the user messages and tool results among the first `_words_read` messages."""
         self._words_read = 0
 
     def begin(self, messages: Sequence[Message]) -> None:
@@ -81,7 +81,10 @@ class Conversation:
             self._reply, self._from_text = reply.message, reply.calls_from == "text"
 
     def add_user_message(self, texts: Sequence[str], nudge: str = "") -> None:
-        """Add the task, a person's texts and a nudge as one message. Some servers refuse two user messages in a row."""
+        """Add the task (the first time only), a person's texts and a nudge as one user message.
+
+        There is only one message, because some servers refuse two user messages in a row.
+        """
         parts = list(texts)
         message: Message = {"role": "user"}
         self._meter.add_text("".join(parts))
@@ -99,7 +102,7 @@ class Conversation:
         self._first, self._resumed = (), False
 
     def add_reply(self, reply: Reply, model: Model, seconds: float) -> None:
-        """Add a reply of `model`. `seconds` is the duration of the requests. `propose_calls` must be called next."""
+        """Add a reply of `model`. The step's requests took `seconds` in all. `propose_calls` must be called next."""
         self.messages.append(reply.message)
         self._reply, self._from_text = reply.message, self._form.from_text
         written = reply.text + (reply.reasoning or "") + "".join(call.arguments for call in reply.calls)
@@ -186,7 +189,7 @@ class Conversation:
         )
 
     def reduce(self, event: ev.ContextReduced) -> None:
-        """Replace and remove older messages as `event` says, and record the event."""
+        """Replace and remove the messages that `event` names, and record the event."""
         self._recorder.emit(event)
         self.messages = reduced_messages(self.messages, event)
         self._sent_words.clear()
@@ -213,7 +216,7 @@ class Conversation:
         return [*results, *filter(None, (previewed(message_text(first)) for first in self.messages[:2]))]
 
     def was_sent(self, words: str) -> bool:
-        """Return True if the model has read a text with exactly these `own_words`."""
+        """Return True if the model has read a text for which `own_words` returns exactly `words`."""
         for message in self.messages[self._words_read :]:
             if message["role"] in ("user", "tool"):
                 self._sent_words.add(own_words(message_text(message)))

@@ -17,7 +17,7 @@ from llm_sandbox_nb.trajectory.state import Status
 from llm_sandbox_nb.trajectory.trajectory import Call, Trajectory
 
 _FIRST_OF_PART = (ev.SettingsChanged, ev.RewindStarted, ev.Forked, ev.Continued)
-"""Events that may be the first ones after the process of a run was killed."""
+"""Events that can be the first event of a session. The time before such an event belongs to no session."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ConversationState:
     said: tuple[str, ...] = ()
     """Messages of the person that the model reads next."""
     fresh: bool = False
-    """True if no call was executed, so that the input files may be missing in the sandbox."""
+    """True if there is no checkpoint and no call was executed. Then the input files may be missing in the sandbox."""
     step: int = 0
     """Number of the newest step that has a reply. 0 if there is no such step."""
     answer: str = ""
@@ -41,7 +41,7 @@ class ConversationState:
 
 
 def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> ConversationState:
-    """Return the state of the conversation on the branch of HEAD."""
+    """Return the state of the conversation on the current branch."""
     step = trajectory.steps[-1] if trajectory.steps else None
     replied = [step.number for step in trajectory.steps if step.replied]
     waiting = [] if step is None or not step.replied else [call for call in step.calls if not call.finished]
@@ -74,9 +74,10 @@ def tokens_so_far(trajectory: Trajectory) -> tuple[int, int]:
 
 
 def seconds_so_far(trajectory: Trajectory) -> float:
-    """Return the seconds that the branch of HEAD took, without pauses, checks, and the time between two parts.
+    """Return the duration of the current branch in seconds, without pauses, checks, and the time between two sessions.
 
-    For a part without a recorded end, which was killed or is the beginning of a fork, add up the times between events.
+    A session that was killed has no recorded end, and neither has the beginning of a fork. For these, add up the times
+    between events.
     """
     status, seconds, before = Status(), 0.0, 0.0
     for event in trajectory.path:
@@ -91,9 +92,9 @@ def seconds_so_far(trajectory: Trajectory) -> float:
 
 
 def files_before_answer(trajectory: Trajectory) -> str | None:
-    """Return the checkpoint with the files to which the run adds its answer. None if these files are not stored.
+    """Return the checkpoint of the files as they were before the work on the current answer. None if it is missing.
 
-    They are the files before the first step, or those at the newest resume of a run that had ended with an answer.
+    This work begins at the first step. If a run that had ended with an answer was resumed, it begins at the resume.
     """
     found: str | None = None
     files: str | None = None
@@ -113,7 +114,7 @@ def files_before_answer(trajectory: Trajectory) -> str | None:
 
 
 def worked(trajectory: Trajectory) -> bool:
-    """Return True if a call on the branch of HEAD was executed in the sandbox."""
+    """Return True if a call on the current branch was executed, other than `submit`."""
     return any(
         call.started is not None and not ends_run(call.tool)
         for step in trajectory.steps
@@ -122,7 +123,7 @@ def worked(trajectory: Trajectory) -> bool:
 
 
 def decided_call(call: Call) -> ToolCall:
-    """Return a call in the form that a person has edited, or else in the proposed form."""
+    """Return a call as a person has edited it, or else as the model proposed it."""
     for decision in reversed(call.decisions):
         if decision.action == "edit" and decision.arguments is not None:
             arguments = json.dumps(decision.arguments, ensure_ascii=False)

@@ -49,7 +49,7 @@ class RunError(LLMSandboxError):
         """The `Run` with everything that was recorded before the failure."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return the error message. For an error in a user's function, or a bug, the traceback precedes the message."""
+        """Return the message, after the traceback of the cause if the cause is not an error of this package."""
         cause = self.__cause__
         own = cause is None or isinstance(cause, LLMSandboxError)
         return [*([] if own else traceback.format_exception(cause)), *super()._render_traceback_()]

@@ -22,7 +22,7 @@ class FailingCalls:
     _call: tuple[str, str] = ("", "")
 
     def add(self, tool: str, arguments: str, error: str | None, *, failed: bool) -> None:
-        """Count a call that has ended. `arguments` are in the form in which the model wrote them."""
+        """Count a call that has ended. `arguments` is the text that the model wrote, usually JSON."""
         if error in _UNCOUNTED_ERRORS:
             return
         call = tool, _without_layout(arguments)

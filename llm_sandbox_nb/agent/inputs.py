@@ -17,14 +17,14 @@ from llm_sandbox_nb.sandbox.transfer import plan_upload
 from llm_sandbox_nb.trajectory.events import clean_text
 
 InputFiles = Iterable[str | Path] | Mapping[str, Any] | str | Path | None
-"""Input files: paths, or a mapping of names in the input folder to paths, `bytes` and data frames of pandas or
-polars."""
+"""Input files: one path, several paths, or a mapping. The keys of a mapping are names in the input folder. Its values
+are paths, `bytes`, or data frames of pandas or polars."""
 EMPTY_NAME = (
-    "An input has an empty name (is a variable empty?): name a file, or write . for the working folder."
+    "An input has an empty name (is a variable empty?): name a file, or write . for the current folder."
 )
 _MAX_RECORDED_NAMES = 1000
 _MAX_NAME_BYTES = 255
-"""Maximum bytes that all common file systems allow in a name without folders."""
+"""Maximum number of bytes in each part of a path. Common file systems allow no more."""
 PREVIEW_HEADING = "The input files begin like this:"
 """First line of `Inputs.preview`. `previewed` searches for this line."""
 _PREVIEW_FILES = 5
@@ -34,9 +34,10 @@ _PREVIEW_LINE_LENGTH = 80
 
 @dataclass(frozen=True)
 class Inputs:
-    """Input files. `paths` are files and folders on this machine. `contents` has pairs of a name and a content.
+    """Input files.
 
-    `found` has the names of all these files.
+    `paths` are files and folders on this machine. `contents` has pairs of a name in the input folder and the content,
+    or a path with the content. `found` has the names of all these files, relative to the input folder.
     """
 
     paths: tuple[Path, ...] = ()
@@ -44,11 +45,14 @@ class Inputs:
     found: tuple[str, ...] = ()
 
     def names(self) -> list[str]:
-        """Return the names for the record: at most a thousand names, relative to the input folder."""
+        """Return the sorted names for the record, relative to the input folder. Only the first 1000 are returned."""
         return [str(clean_text(name)) for name in sorted(self.found)[:_MAX_RECORDED_NAMES]]
 
     def preview(self, folder: str) -> str:
-        """Return the first lines of a few text files with their paths in `folder`. Empty if there are no text files."""
+        """Return the first lines of a few text files, below the path of each file in `folder`.
+
+        Without text files, return an empty text.
+        """
         named = [(path.name, path) for path in self.paths] + list(self.contents)
         parts = []
         for name, content in sorted(named, key=lambda pair: pair[0])[:_PREVIEW_FILES]:
@@ -150,7 +154,7 @@ def check_file_names(names: Iterable[str]) -> None:
         while folder:
             if folder in known:
                 raise InputError(
-                    f"The inputs {folder!r} and {name!r} need a file and a folder of one name: rename one."
+                    f"The input {folder!r} is a file, but the input {name!r} needs a folder of this name: rename one."
                 )
             folder = posixpath.dirname(folder)
 
@@ -168,7 +172,7 @@ def _checked_path(given: Any) -> str | Path:
         raise InputError("A data frame needs a name in the input folder: write inputs={'data.csv': frame}.")
     if not isinstance(given, str | Path):
         raise InputError(
-            f"inputs takes paths, or contents by name as in {{'data.csv': content}}, not {type(given).__name__}."
+            f"inputs takes paths, or a mapping as in {{'data.csv': content}}, not {type(given).__name__}."
         )
     return given
 
@@ -223,7 +227,7 @@ def frame_content(name: str, value: Any) -> bytes:
 
 
 def _existing(path: str | Path) -> Path:
-    if path == "":  # `Path` takes an empty path for the working folder with all its files
+    if path == "":  # `Path("")` is the current folder, so all files of this folder would be uploaded
         raise InputError(EMPTY_NAME)
     path = expanded(path)
     if not path.exists():
@@ -246,7 +250,7 @@ def _check_unique(paths: tuple[Path, ...]) -> None:
 
 @dataclass(frozen=True)
 class StartingFiles:
-    """Files at a checkpoint in a history on disk."""
+    """Files of a checkpoint, with which a sandbox begins. `history` is the folder that stores the checkpoint."""
 
     history: Path
     checkpoint: str
@@ -255,7 +259,7 @@ class StartingFiles:
         """Restore these files in the sandbox. Return a message for each file that could not be restored.
 
         Raises:
-            SandboxError: if the files cannot be read. In this case, nothing is changed.
+            SandboxError: if the files cannot be read. In this case, the files of the sandbox do not change.
         """
         kept = {checkpoint.id for checkpoint in box.history.checkpoints}
         if kept and self.checkpoint not in kept:
@@ -263,5 +267,8 @@ class StartingFiles:
         return (await box.restore(self.checkpoint)).problems
 
     def continued(self, box: Sandbox) -> Path | None:
-        """Return the history that the sandbox's history should continue. None if the sandbox has checkpoints."""
+        """Return the folder of the history that a sandbox without checkpoints should continue.
+
+        Return None if the sandbox already has checkpoints.
+        """
         return None if box.history.checkpoints else self.history

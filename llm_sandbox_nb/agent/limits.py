@@ -1,7 +1,4 @@
-"""Limits of a run, its usage so far, and the decision that the next turn is the last one.
-
-The default timeout of a command is `sandbox/contract.py:DEFAULT_COMMAND_TIMEOUT`.
-"""
+"""Limits of a run, its usage so far, and the decision that the next step is the last one."""
 
 from __future__ import annotations
 
@@ -29,8 +26,9 @@ _LAST_TURN: dict[LimitName, str] = {
     "time": "The time is nearly up: this is your last turn.",
 }
 MIN_REPLY_TOKENS = 256
-"""Number of tokens that a request allows for a reply even if the conversation already fills the context."""
+"""Minimum number of tokens that a request allows for a reply, even if the conversation already fills the context."""
 MAX_RESERVE_TOKENS = 2048
+"""Maximum number of tokens of the context that are kept free for a reply."""
 _COUNT_TOLERANCE_TOKENS = 64
 """Tokens that are reserved because a server's counts vary a little between requests."""
 _CUT_OBSERVATION_TOKENS = 400
@@ -47,7 +45,7 @@ class Thoughts:
 
     @classmethod
     def of(cls, message: Mapping[str, Any], reasoning: str | None, usage: Usage | None) -> Thoughts:
-        """Return the thoughts of a reply. `message` is the message that the history has for the reply."""
+        """Return the thoughts of a reply. `message` is the reply as a message of the history."""
         tokens = (
             usage.reasoning_tokens if usage and usage.reasoning_tokens else estimated_tokens(reasoning or "")
         )
@@ -64,7 +62,7 @@ class RunLimits:
     `steps` limits the number of steps. `tokens` limits the conversation, which is the prompt and the reply of one
     request together, as in the paper. `total_tokens` limits the sum over all requests and replies, which the card
     shows. `cost` limits the US dollars of the whole run, and counts only requests whose cost is known. `time` limits
-    the duration of the run in seconds, with the parts before a resume, without pauses.
+    the duration of the run in seconds. Sessions before a resume count. Pauses do not count.
     """
 
     steps: int = option("steps").default
@@ -100,10 +98,10 @@ class Meter:
         self._clock = clock
         self._start = clock()
         self.seconds_before = 0.0
-        """Seconds of the earlier parts of a run that was resumed or forked."""
+        """Seconds of the earlier sessions of a run that was resumed or forked."""
         self._paused_seconds = 0.0
         self.limits_changed = False
-        """True if the limits have changed since the model read them."""
+        """True if the limits have changed since a message last stated the number of remaining steps."""
         self.context: int | None = None
         """Maximum tokens of prompt and reply together for this model. None if the limit is not known."""
         self.longest_reply: int | None = None
@@ -111,11 +109,11 @@ class Meter:
         self.shortens = False
         """True if a conversation that does not fit is shortened."""
         self.beginning = 0
-        """Tokens of the conversation before the first reply, which are those of tools, system message and task."""
+        """Tokens of the conversation before the first reply: tool definitions, system message and task."""
         self.counted = 0
         """Tokens of the conversation up to the newest reply, as the provider has counted them."""
         self.tools = 0
-        """Estimated tokens of the tools. They are added only before the first reply; then `counted` includes them."""
+        """Estimated tokens of the tool definitions. After the first reply, `counted` includes these tokens instead."""
         self._newest_reply = 0
         self._thoughts_sent = 0
         """Number of tokens of the newest reply's thoughts that the next request sends back to the server."""
@@ -142,7 +140,7 @@ class Meter:
         self.last_turn = self._next_is_last = None
 
     def change(self, limits: RunLimits) -> None:
-        """Use other limits from now on. If limits are higher, the current turn may no longer be the last one."""
+        """Use other limits from now on. If limits are higher, the current step may no longer be the last one."""
         self.limits, self.limits_changed = limits, True
         if self.last_turn is not None:
             self.last_turn = self._near_limit(limits.steps - self.step + 1)
@@ -162,7 +160,7 @@ class Meter:
         self._estimated += tokens
 
     def shorten(self, tokens: int) -> None:
-        """Subtract tokens that later requests no longer send."""
+        """Subtract the tokens that were removed from the conversation."""
         self._thoughts_sent = 0
         self.conversation = max(self.beginning, self.conversation - tokens)
         self.counted = max(0, self.counted - tokens)
@@ -202,7 +200,7 @@ class Meter:
 
     @property
     def elapsed(self) -> float:
-        """Duration of the run in seconds, with the parts before a resume, without pauses."""
+        """Duration of the run in seconds. Sessions before a resume count. Pauses do not count."""
         return self.seconds_before + self._clock() - self._start - self._paused_seconds
 
     def leave_out(self, seconds: float) -> None:
@@ -230,7 +228,7 @@ class Meter:
 
     @property
     def used_up(self) -> LimitName | None:
-        """The limit that is used up, so that no further turn is possible. None if no limit is used up."""
+        """The limit that is used up, so that no further step is possible. None if no limit is used up."""
         if self.limits.cost is not None and self.cost >= self.limits.cost:
             return "cost"
         if self.limits.total_tokens is not None and self.total_tokens >= self.limits.total_tokens:
@@ -245,11 +243,11 @@ class Meter:
         return self.last_turn or self.used_up
 
     def next_turn(self, footer_from: int | None = None) -> str:
-        """Return the text below the newest message: the number of remaining steps, and advice before the last turn.
+        """Return the text below the newest message: the number of remaining steps, and advice before the last step.
 
         Args:
-            footer_from: largest number of remaining steps that is stated. Before the last turn, a larger number is
-                stated too. None if every number is stated.
+            footer_from: if more steps than this remain, return an empty text, except before the last step. None if the
+                number is always stated.
         """
         remaining, self.limits_changed = max(1, self.limits.steps - self.step), False
         self._next_is_last = self._near_limit(remaining)

@@ -51,7 +51,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         spec = self.spec
-        # a person may change model, settings and rules during the run
+        # A person may change model, settings and rules during the run, so the loop has its own references to them.
         self.model, self.settings, self.pause_rules = spec.model, spec.settings, spec.pause_rules
         self.tools = spec.toolbox.schemas(spec)
         self.meter.tools = estimated_tokens(json.dumps(self.tools))
@@ -164,7 +164,7 @@ class Loop:
                 if not self.form.change_after(stop.__cause__, self.model):
                     raise
         reply = self.form.read(reply, self.conversation.outputs, self.conversation.task)
-        # No await follows, because an interruption must not separate a reply from its calls.
+        # No await from here to `propose_calls`, because an interruption must not separate a reply from its calls.
         self.conversation.add_reply(reply, self.model, self._request_seconds)
         self._note_problems(reply)
         self.conversation.propose_calls()
@@ -211,7 +211,7 @@ class Loop:
     def _note_problems(self, reply: Reply) -> None:
         notes = []
         if self.meter.step == 1 and reply.left_out:
-            notes.append(f"{self.model.name} does not take {', '.join(reply.left_out)}: left out.")
+            notes.append(f"{self.model.name} does not accept {', '.join(reply.left_out)}: not sent.")
         priced = reply.usage is not None and reply.usage.cost is not None
         if self.meter.limits.cost is not None and not priced and not self._unpriced_noted:
             self._unpriced_noted = True
@@ -223,7 +223,8 @@ class Loop:
             self._cut_noted = True
             notes.append(
                 f"The reply of step {self.meter.step} broke off without the server's mark of its end, and so did the "
-                "reply to a second request. The reply was used as it came. It and later replies may be cut off."
+                "reply to a second request. The second reply was used as it is. It may be incomplete, and so may later "
+                "replies."
             )
         for note in notes:
             self.recorder.emit(ev.Noted(text=note))

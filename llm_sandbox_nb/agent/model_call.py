@@ -1,4 +1,4 @@
-"""Request of a reply, with retries. Each attempt is recorded, and the reply gets the form that the history needs."""
+"""Request of a reply, with retries. Attempts are recorded. The reply is adapted so that all servers accept it later."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def call_model(
     step: int,
     on_overflow: Callable[[ContextOverflowError], None] | None = None,
 ) -> Reply:
-    """Request a reply. This function records attempts, streamed text and failures, and the caller records the reply.
+    """Request a reply. Record the attempts, streamed text and failures, but leave the reply to the caller.
 
     `on_overflow` is called with each refusal of a request that was too long, even if a shorter request succeeds later.
 
@@ -87,7 +87,7 @@ async def call_model(
 
 
 def recorded_settings(sent: ModelSettings) -> dict[str, Any]:
-    """Return a request's settings for the record. Settings without a value are omitted, and secrets are replaced."""
+    """Return a request's settings for the record, without settings that have no value, and with secrets replaced."""
     values = {name: value for name, value in dataclasses.asdict(sent).items() if value not in (None, {})}
     made: dict[str, Any] = public_settings(values)
     return made
@@ -96,9 +96,9 @@ def recorded_settings(sent: ModelSettings) -> dict[str, Any]:
 def well_formed(reply: Reply) -> Reply:
     """Return a reply with texts that UTF-8 can encode, and with a message that strict servers accept in the history.
 
-    Providers and chat templates parse the arguments of earlier calls again, and refuse some characters in names. So, in
-    the message, such characters are replaced, and arguments that are not a JSON object are wrapped in an object.
-    `Reply.calls` has names and arguments as the model wrote them.
+    Providers and chat templates parse the arguments of earlier calls again, and refuse some characters in tool names.
+    So, in the message, these characters are replaced by `_`, and arguments that are not a JSON object become a value in
+    a JSON object. `Reply.calls` still has names and arguments as the model wrote them.
     """
     message = ev.clean_text(reply.message)
     for call in message.get("tool_calls") or ():

@@ -1,4 +1,4 @@
-"""Replies without a call: their kinds, the nudges, which ask the model for a call, and the end of the run."""
+"""Replies without a tool call: their kinds, the nudges (messages that ask the model for a call), and the run's end."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ _LONGEST_WORDS = 500
 
 
 def own_words(text: str) -> str:
-    """Remove the footer of observations from a text, and normalize white space."""
+    """Remove lines such as `[Steps remaining: 3]` from a text, and replace each run of white space by one space."""
     return " ".join(_STEPS_LEFT.sub("", text).split())
 
 
 def says_something(text: str) -> bool:
-    """Return True if a text has words besides special tokens, tags, and role names of a chat template."""
+    """Return True if a text has more than special tokens, tags, and a placeholder such as `null` or `assistant`."""
     words = own_words(_NO_WORDS.sub(" ", text))
     return any(character.isalnum() for character in words) and words.lower().rstrip(":") not in _NOTHING
 
@@ -88,7 +88,7 @@ def says_something(text: str) -> bool:
 def reply_kind(reply: Reply, was_sent: Callable[[str], bool]) -> ReplyKind:
     """Classify a reply without a call.
 
-    `was_sent(words)` returns True if the model has read a text whose `own_words` are exactly `words`.
+    `was_sent(words)` returns True if the model has read a text for which `own_words` returns exactly `words`.
     """
     words = own_words(read_text_calls(reply.text, ()).text)
     if not words:
@@ -131,7 +131,7 @@ class SilentReplies:
     _told: str = ""
 
     def add(self, reply: Reply, was_sent: Callable[[str], bool], refused: str = "") -> None:
-        """Add the newest reply. See `reply_kind` for `was_sent`. `refused` says why a call was not executed."""
+        """Add the newest reply. `reply_kind` explains `was_sent`. `refused` is the new value of the field `refused`."""
         kind = reply_kind(reply, was_sent)
         self.kinds.append(kind)
         self._finish_reason, self.refused = reply.finish_reason, refused
@@ -145,7 +145,7 @@ class SilentReplies:
         return len(self.kinds) - self._begun
 
     def begin_anew(self) -> None:
-        """Count from zero again, because the form of calls has changed."""
+        """Let `len` count from zero again after a change of the form of calls."""
         self._begun = len(self.kinds)
 
     @property
@@ -154,7 +154,11 @@ class SilentReplies:
         return "text" in self.kinds or "echo" in self.kinds
 
     def wait(self, retries: RetryPolicy) -> float:
-        """Return the seconds to wait before the next request. After empty replies, the server may need time."""
+        """Return the seconds to wait before the next request.
+
+        Each successive empty reply doubles the wait, because the server may need time. After any other reply, there is
+        no wait.
+        """
         empty = 0
         while empty < len(self.kinds) and self.kinds[-1 - empty] == "empty":
             empty += 1
@@ -163,7 +167,10 @@ class SilentReplies:
         return min(retries.longest_wait, retries.first_wait * 2.0 ** (empty - 1))
 
     def nudge(self, form: TextForm | None = None) -> str:
-        """Return a nudge that differs from the previous one. `form` is the form of text mode, or None."""
+        """Return a nudge that differs from the previous nudge.
+
+        `form` is the form in which the model should write a call. It is None if calls are native.
+        """
         told = self._nudge() if form is None else self._nudge_in_text(form)
         if told == self._told:
             told = f"{told} This is asked for again."
@@ -188,7 +195,7 @@ class SilentReplies:
 
     @property
     def _kind(self) -> ReplyKind:
-        """Kind of the newest reply for the nudge. A reply that reached its token limit is of the kind `cut`."""
+        """Kind of the newest reply, for the choice of a nudge. A reply that reached its token limit counts as `cut`."""
         return "cut" if self._finish_reason == "length" else self.kinds[-1]
 
     @property
@@ -196,7 +203,7 @@ class SilentReplies:
         return len(self.kinds) > 1 and self.kinds[-1] == self.kinds[-2]
 
     def ending(self) -> StopRun:
-        """Return the exception that ends the run if the model makes no call."""
+        """Return the exception that ends the run after too many replies without a call."""
         return StopRun("answered") if self.answer else StopRun("no_answer", self._sentence())
 
     def _sentence(self) -> str:

@@ -14,7 +14,7 @@ from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 WhosePrompts = Literal["own", "original"]
 _PACKAGE, _MODULE, _VERSION = "llm-in-sandbox", "llm_in_sandbox", "0.2.0"
 ORIGINAL = f"{_PACKAGE} {_VERSION}"
-"""Name and version of the original package, as records have them."""
+"""Name and version of the original package. Records contain this text."""
 _INSTALL = "run `pip install 'llm-sandbox-nb[original]'`"
 
 
@@ -48,14 +48,14 @@ def original_prompts() -> PromptConfig:
 
 
 def as_original(prompts: PromptConfig) -> PromptConfig:
-    """Return the prompts with the original package's form of braces, and with its name."""
+    """Return the prompts, marked as prompts of the original package, in which `{{` stands for `{`."""
     return replace(prompts, braces="doubled", source=ORIGINAL)
 
 
 def chosen_prompts(whose: str, source: str | Path | PromptConfig | None = None) -> PromptConfig:
     """Load the prompts of this package or of the original package. `whose` is `own` or `original`.
 
-    `source` can replace the own prompts: see `load_prompts`.
+    If `source` is given, it replaces the prompts of this package, as in `load_prompts`.
 
     Raises:
         InputError: if the prompts are missing, or if `source` is given together with `original`.
@@ -65,5 +65,7 @@ def chosen_prompts(whose: str, source: str | Path | PromptConfig | None = None) 
     if whose != "original":
         raise InputError(f"prompts is own or original, not {whose!r:.80}.")
     if source is not None:
-        raise InputError("There are two kinds of prompts: leave out prompt_config, or prompts=original.")
+        raise InputError(
+            "prompt_config and prompts=original choose different prompts: leave out one of them."
+        )
     return original_prompts()

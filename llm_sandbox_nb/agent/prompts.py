@@ -24,7 +24,7 @@ _PLACEHOLDER = re.compile(r"\{(problem_statement|working_dir|input_dir|output_di
 _FORMAT_FIELD = re.compile(r"(?P<brace>\{\{|\}\})|\{(?P<name>\w+)\}")
 _ANSWER_FILE_PATH = re.compile(r"(?<![\w./-])/(?:[\w.-]+/)*answer\.txt(?![\w/-]|\.\w)")
 _FIELDS = frozenset(("problem_statement", "working_dir", "input_dir", "output_dir", "command_docs", "demo"))
-"""Placeholders in prompts of the paper's package. The package replaces the last two by an empty text."""
+"""Placeholders in prompts of the paper's package. That package replaces the last two by an empty text."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class PromptConfig:
         return list(dict.fromkeys([*_ANSWER_FILE_PATH.findall(prompts), *usual]))
 
     def under(self, root: str) -> PromptConfig:
-        """Return the prompts for a sandbox whose working directory is `root`. Default folders move below `root`."""
+        """Return the prompts for a sandbox with the working directory `root`, which replaces `/testbed` in paths."""
         usual = Directories().root
         if root == usual:
             return self

@@ -27,7 +27,8 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
 
 Listener = Callable[[ev.Event], None]
-"""Function that is called in the loop's thread with each event, even if the journal omits it. A call must not block."""
+"""Function that gets each event, even an event that the journal omits. It is called in the loop's thread, so it must
+not block."""
 
 logger = logging.getLogger(__name__)
 _MAX_INLINE_STORE_BYTES = 256 * 1024
@@ -55,14 +56,13 @@ class Recorder:
         self._facts = FactFinder(self.trajectory)
 
     def use_rules(self, rules: Sequence[Rule]) -> None:
-        """Use the user's rules for doubts at the end of the run, in addition to the rules of this package."""
+        """Also use the user's rules to find doubts (reasons why the result may be wrong) at the end of the run."""
         self._facts = FactFinder(self.trajectory, rules)
 
     def emit(self, event: ev.Event) -> None:
-        """Record an event, and call the listeners. Keys of providers are removed from the event.
+        """Record an event, and call the listeners. API keys of providers are removed from the event.
 
-        Facts about a step or a run are recorded before the event that ends the step or run. Doubts about a call are
-        recorded after the call.
+        `FactFinder` may add further events before or after `event`: lines that sum up a step, and doubts.
 
         Raises:
             JournalNotWrittenError: if the event cannot be written, for example because the disk is full.
@@ -103,7 +103,10 @@ class Recorder:
 
 
 class LiveOutput:
-    """Converter of output to events that the journal omits. A character that two pieces of output share is joined."""
+    """Converter of a call's output to events that the journal omits.
+
+    A character whose bytes come in two pieces of output is kept whole.
+    """
 
     def __init__(self, call_id: str, emit: Callable[[ev.Event], None]) -> None:
         self._call_id = call_id
@@ -142,7 +145,7 @@ def new_run_folder(parent: Path, name: str | None) -> Path:
 
 
 def public_settings(value: Any) -> Any:
-    """Return `value` with the text "(not recorded)" for each text whose name looks like the name of a secret."""
+    """Return `value` with "(not recorded)" in place of each text whose key looks like the name of a secret."""
     if isinstance(value, Mapping):
         return {
             str(key): "(not recorded)"

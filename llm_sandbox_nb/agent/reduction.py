@@ -37,7 +37,7 @@ CUT = "\n\n[... {characters:,} " + _LEFT_OUT + " into what you can take in: prin
 
 
 def step_groups(messages: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
-    """Return a range of message indexes for each reply. A range goes up to, but does not include, the next reply."""
+    """Return two message indexes for each reply: that of the reply, and that of the next reply or of the end."""
     starts = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
     return list(zip(starts, [*starts[1:], len(messages)], strict=False))
 
@@ -51,7 +51,7 @@ class Reduction:
         self._groups = step_groups(messages)
         self._steps = steps[len(steps) - len(self._groups) :] if len(self._groups) <= len(steps) else []
         self.shown: dict[int, str] = {}
-        """New contents, by message index."""
+        """New texts of messages, by message index."""
         self.removed: tuple[int, int] | None = None
         """Range of indexes of removed messages. The range does not include its end."""
         sizes = [message_tokens(messages[at]) for start, end in self._groups for at in range(start, end)]
@@ -68,7 +68,7 @@ class Reduction:
 
     @property
     def saved(self) -> int:
-        """Estimate of the tokens that the changes save, in the provider's count."""
+        """Estimated number of tokens that the changes save, as the provider counts tokens."""
         start, end = self.removed or (0, 0)
         saved = sum(message_tokens(self._messages[at]) for at in range(start, end))
         for at, text in self.shown.items():
@@ -165,7 +165,7 @@ class Reduction:
         self.shown[task] = "\n\n".join([message_text(original), *notes])
 
     def _outputs(self, group: int) -> Iterator[tuple[int, Call, str]]:
-        """Yield the long results in a group, with message index, call, and text of the result in the message."""
+        """Yield a message index, a call, and the text of its result in the message for each long result in a group."""
         for at in range(self._groups[group][0] + 1, self._groups[group][1]):
             call_id, content = self._messages[at].get("tool_call_id"), self._content(at)
             for call in self._steps[group].calls:

@@ -1,4 +1,4 @@
-"""Options of a run whose value is a number or a word.
+"""Options of a run that have a number or a word as their value.
 
 A new option needs a row in `options.table` with `sets="NAME"`, a field in `RunOptions`, and code that uses it as
 `spec.NAME` in the session, or as `context.options.NAME` in a tool. Command line, cells, settings files, help and
@@ -23,9 +23,9 @@ ToolCalls = Literal["auto", "native", "text"]
 Nudges = int | Literal["all"]
 """Number of replies in a row without a call that the run answers with a nudge. `all` stands for every such reply."""
 USUAL_NUDGES = 2
-"""Default of `nudges`. The table does not contain this default, because a benchmark has another one."""
+"""Default of `nudges`. The table does not contain this default, because a benchmark has another default."""
 _ALWAYS_RECORDED = ("command_timeout", "context")
-"""Options that are recorded even if they have their default, as in the first version of the journal's format."""
+"""Options that are recorded even with their default values, because the first version of the journal had them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ OPTION_DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in dat
 
 
 def valid_options(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the valid options in a record. The record may come from anyone, or from another version."""
+    """Return the valid options in a record. Another person or another version may have written the record."""
     found = {}
     for name in OPTION_DEFAULTS.keys() & recorded.keys():
         try:

@@ -1,4 +1,4 @@
-"""Record of a run with its folder, trajectory and open sandbox, and the register of the runs that use each sandbox."""
+"""Record of a run: its folder, its trajectory and its open sandbox. A register has the runs that use each sandbox."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ActiveSession(Protocol):
     def recorder(self) -> Recorder: ...
 
     async def rewind(self, move: Callable[[Recorder, Sandbox], Awaitable[T]]) -> T:
-        """Interrupt the run, call `move`, which rewinds the run, and pause after the rewind.
+        """Interrupt the run, rewind it by a call of `move`, and pause it.
 
         Raises:
             ControlError: if the run has ended.
@@ -71,21 +71,21 @@ class RunContext:
     """State of a run that is not in its record."""
 
     box: Sandbox | None = None
-    """The open sandbox, or None."""
+    """The open sandbox. None if no sandbox is open."""
     owned: bool = False
     """True if `close` of the run closes the sandbox."""
     loop: asyncio.AbstractEventLoop | None = None
     """Event loop of the sandbox."""
     session: ActiveSession | None = None
-    """Session that is executing the run, or None."""
+    """Session that is executing the run. None between two sessions."""
     spec: RunSpec | None = None
-    """Newest specification, with the model and its key, which the record lacks."""
+    """Newest specification. It has the model with its API key, which the record lacks."""
     checks: dict[str, Check] = field(default_factory=dict)
     """Checks that this process knows, by `Check.key`. They are needed because the record cannot contain functions."""
     models: dict[str, Model] = field(default_factory=dict)
     """Models that this process knows, by name. They are needed because some models cannot be made from a name."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of `open_sandbox` for a further sandbox with the options of the run's sandbox."""
+    """Arguments with which `open_sandbox` opens another sandbox like that of the run."""
     isolation_setting: str | None = None
     """Isolation in this notebook's settings. A record alone must not choose a sandbox without isolation."""
     network_setting: str | None = None
@@ -93,7 +93,7 @@ class RunContext:
     resume_display: ResumeDisplay | None = None
     """Function that displays a resumed run. None if nothing displays the run."""
     on_fork: Callable[[Any], None] | None = None
-    """Function that is called with each fork, so that a variable can refer to a fork that was requested over REST."""
+    """Function that is called with each fork. A notebook needs it to find a fork that was requested over REST."""
     answer: str | None = None
     """Answer of the run while a function checks the result. Otherwise None."""
     shown: bool = False
@@ -120,8 +120,8 @@ class RunContext:
 
 
 ResumeDisplay = Callable[[Any, Callable[..., Any]], Any]
-"""Function that is called with a run and a function `work`, calls `work(listeners)`, shows the events, and returns the
-result."""
+"""Function that gets a run and a function `work`. It calls `work(listeners)`, shows the events that the listeners get,
+and returns the result of `work`."""
 
 
 def reserve_sandbox(box: Sandbox, folder: Path) -> None:
@@ -142,7 +142,7 @@ def release_sandbox(box: Sandbox, folder: Path) -> None:
 
 
 def in_use_by_another(box: Sandbox, folder: Path) -> bool:
-    """Return True if another run than the run in `folder` uses `box`, so that no files in `box` must be changed."""
+    """Return True if a run other than that in `folder` uses `box`. Then the files in `box` must not be changed."""
     return _IN_USE_BY.get(box, folder) != folder
 
 
@@ -174,7 +174,7 @@ def disown_files(box: Sandbox) -> None:
 
 
 class RunRecord:
-    """Record of a run for sessions, rewinds, forks, replays and comparisons. `Run` adds a person's actions."""
+    """Record of a run, for sessions, rewinds, forks, replays and comparisons. The subclass `Run` is for users."""
 
     def __init__(
         self,
@@ -285,7 +285,7 @@ class RunRecord:
 
     @property
     def control(self) -> RunControl:
-        """Controls of the run until its end. For a run that was loaded, ControlError is raised."""
+        """Controls of the run. If the run was loaded from its record, it has no controls, so ControlError is raised."""
         if self._control is None:
             raise ControlError("This run was loaded from its record, so there is nothing to control.")
         return self._control

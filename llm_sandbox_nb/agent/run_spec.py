@@ -29,8 +29,8 @@ from llm_sandbox_nb.trajectory.doubts.rules import Rule
 
 _T = TypeVar("_T", RunLimits, ModelSettings)
 NO_DECIDER = (
-    "Nobody could decide when the run pauses: give on_pause (a function, 'stop' or 'continue'), control or on_run, "
-    "or step=False and approve='auto'."
+    "Nobody could decide how to continue when the run pauses: give on_pause (a function, 'stop' or 'continue'), "
+    "control or on_run, or step=False and approve='auto'."
 )
 
 
@@ -110,7 +110,10 @@ class RunSpec(RunOptions):
 
 @dataclass(frozen=True)
 class SandboxOpening:
-    """Sandbox that may not be open yet. `root` is its working directory. None if the directory is not known yet."""
+    """Sandbox that may not be open yet.
+
+    `owned` is True if the run closes the sandbox. `root` is the working directory, or None if it is not known yet.
+    """
 
     sandbox: Sandbox | Awaitable[Sandbox]
     owned: bool
@@ -135,10 +138,12 @@ class SandboxOpening:
 
 
 def with_given(usual: _T, given: _T | Mapping[str, Any] | None) -> _T:
-    """Apply a caller's limits or settings, which are names with values, or a complete replacement.
+    """Return the limits or settings `usual` with a caller's changes.
+
+    `given` has the changed values by name, or replaces `usual` completely. If it is None, nothing changes.
 
     Raises:
-        InputError: if they are invalid.
+        InputError: if `given` is invalid.
     """
     if given is None:
         return usual

@@ -41,12 +41,13 @@ class _Place:
 class SandboxPool:
     """Pool of sandboxes for consecutive tasks. `async with` closes the sandboxes.
 
-    After a task, the pool resets the sandbox to its fresh state. If `FreshState` finds no difference, another task can
-    use the sandbox. Otherwise, the pool closes the sandbox.
+    After a task, the pool resets the sandbox to its fresh state. If `FreshState` finds no difference from this state,
+    another task can use the sandbox. Otherwise, the pool closes the sandbox.
 
     Args:
         size: maximum number of tasks that have a sandbox at the same time. None stands for no limit.
-        folder: folder for the histories, which the caller removes. If None, the pool makes and removes a folder.
+        folder: folder for the checkpoints of the sandboxes. The caller removes this folder. If None, the pool makes a
+            folder, and removes it at the end.
         reuse: False if each task gets a new sandbox.
     """
 

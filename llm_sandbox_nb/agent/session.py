@@ -93,7 +93,7 @@ class Session:
 
         Raises:
             RunError: if the model, the sandbox or this program failed.
-            asyncio.CancelledError: if the run was cancelled, but not stopped by its control.
+            asyncio.CancelledError: if the run was cancelled. A stop through its `RunControl` does not raise this error.
         """
         self.recorder.use_rules(self.spec.doubts)
         try:
@@ -185,7 +185,7 @@ class Session:
             if self.changer is not None:
                 self.changer.network = box.network
         if opening.root not in (None, root):
-            raise SandboxError(f"The sandbox works in {root}: add isolation='process' to use it.")
+            raise SandboxError(f"The sandbox works in {root}: add isolation='process' to use this sandbox.")
         prompts = self.spec.prompts.under(root)
         no_results = (prompts.input_dir, box.directories.input, box.directories.documents)
         inside = prompts.output_dir.rstrip("/") + "/"
@@ -298,7 +298,7 @@ class Session:
         try:
             if self.control.close():
                 self.recorder.emit(
-                    ev.Noted(text="The run ended before the model read the newest messages to it.")
+                    ev.Noted(text="The run ended before the model read the newest messages that it was sent.")
                 )
             loop.close_open_calls(interrupted=ending.reason == "interrupted")
             answer = await self._collect(ending)

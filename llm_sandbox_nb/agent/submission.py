@@ -1,4 +1,4 @@
-"""Submission of a result, with a reminder if nothing is saved, and with the check of the result."""
+"""Submission of a result: a reminder to the model if nothing is saved, and the check of the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING_SAVED = (
 
 @dataclass
 class Submission:
-    """Acceptance of submitted results."""
+    """Acceptance or refusal of submitted results."""
 
     conversation: Conversation
     workspace: asyncio.Future[Workspace]
@@ -43,7 +43,7 @@ class Submission:
     _reminded: bool = False
 
     async def reminder(self) -> str:
-        """Return a reminder if the model submits without a saved file and text. Empty if no reminder is needed."""
+        """Return a reminder if the model has neither saved a file nor written text. Empty if no reminder is needed."""
         self.without_answer = False
         if not self.reminds() or self.conversation.has_answer_text:
             return ""
@@ -81,7 +81,7 @@ class Submission:
         return self.check.observation(checked)
 
     async def end(self, ending: StopRun) -> NoReturn:
-        """Check the answer once if the model gave one in its text or in a file. Then raise `ending`."""
+        """If the model gave an answer in its text or in a file, check the result once. Then raise `ending`."""
         if self.check is not None:
             workspace = await self.meter.in_time(asyncio.shield(self.workspace))
             if ending.reason == "answered" or await workspace.answers.read():

@@ -32,14 +32,16 @@ FORMS = ("code", "bash", "json", "brief")
 _SUBMIT = "submit"
 _BASH = "execute_bash"
 _BLOCK: dict[str, Any] = {}
-"""Arguments of a `submit` call that is a block or a word. `echoed` recognizes such a call by this object."""
+"""Arguments of a `submit` call that the model wrote as a code block or a lone word. `echoed` recognizes the call by
+this object."""
 _NAMED_END = re.compile(r"""["']name["']\s*:\s*["']submit["']""")
 BLOCK_END = "\n```\n"
 """Stop sequence that ends a reply after its first block. The server omits this sequence from the text."""
 _LONGEST_ANSWER = 500
 """Maximum characters of a printed line that is offered as the answer. A longer answer belongs in a file."""
 _LABEL = re.compile(r"[^\W\d][^:=]* [a-z][^:=]*[:=]\s+(?=\S+\Z)")
-"""A label of several words in front of one value. A name is kept: in `New York: 14` it may be the answer."""
+"""Matches a label such as `Number of towns:` before a single value. A name such as `New York:` does not match, because
+it may be a part of the answer."""
 _LONE_SUBMIT = frozenset({"submit", "`submit`", "submit.", "submit()"})
 
 
@@ -61,7 +63,7 @@ class TextForm:
     unchanged: str = ""
     """Text that is used instead of `silent` if the call did not change a file either."""
     one_line: str = ""
-    """Text that is used instead of `result` if the call printed one line. `{line}` stands for its value."""
+    """Text that is used instead of `result` if the call printed one line. `{line}` stands for the value in the line."""
     calls: Literal["block", "json"] = "json"
     python_blocks: bool = False
     first_block_ends: bool = False
@@ -71,9 +73,9 @@ class TextForm:
     answer_first: str = ""
     """Reason why an answer before the first call is refused once. If empty, such an answer is accepted."""
     footer_from: int | None = None
-    """Largest number of remaining steps that a message to the model states. None if every number is stated.
+    """If more steps than this remain, a message to the model does not state the number of remaining steps.
 
-    Before the last turn, a larger number is stated too, for example if the time is nearly up.
+    None if every message states the number. The message before the last step always states it.
     """
 
     def described(self, tools: Sequence[Mapping[str, Any]]) -> str:
@@ -142,7 +144,7 @@ def printed_value(event: CallFinished) -> str:
 
 
 def result_kind(event: CallFinished) -> str:
-    """Return the name of the field of `TextForm` that has the text for the result of a call."""
+    """Return the name of the `TextForm` field with which the result of a call is formatted."""
     if event.failed or event.stderr:
         return "failed"
     if event.exit_code == 0 and not event.stdout:
@@ -196,7 +198,8 @@ class TextMode:
             else:
                 self._sent.append({"role": "system", "content": described})
         if role == "tool" or (role == "user" and self._joins):
-            # only the newest result has the part of the form with advice on the next reply
+            # Only the part of the form before the result is added. The part after it is advice on the next reply, which
+            # an earlier result does not need.
             text = f"{self.form.result.partition('{output}')[0]}{content}" if role == "tool" else content
             if self._joins:
                 text = f"{self._sent.pop()['content']}\n\n{text}"
@@ -235,7 +238,7 @@ class TextMode:
         return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], form)
 
     def read(self, reply: Reply, outputs: Sequence[str], task: str) -> tuple[Reply, str]:
-        """Read the calls in the text of a reply. The second value is the reason why a call is ignored, or empty.
+        """Return the reply with the calls that its text contains, and the reason why a call is not executed, or "".
 
         `outputs` are earlier results. A call that only repeats a text in `outputs` or `task` is not executed.
         """
@@ -251,7 +254,8 @@ class TextMode:
             return dataclasses.replace(reply, text=answer, calls=(submit,)), ""
         text = reply.text
         if self.form.answer:
-            # The last block may end with an answer that was guessed before the block was executed. It is removed.
+            # The last block may end with an answer, which the model guessed before the block was executed. This answer
+            # is removed.
             text = re.sub(rf"\n{re.escape(self.form.answer)}[^\n]*(?=\n```\s*\Z)", "", text)
         text = with_python_as_bash(text) if self.form.python_blocks else text
         found = read_text_calls(text, self.tools, bash_blocks=True)
@@ -285,7 +289,7 @@ def _with_closed_block(reply: Reply) -> Reply:
 
 
 def answer_in(text: str, word: str) -> str:
-    """Return the answer after `word` at the beginning of a line, or alone in a block. Empty if there is no answer."""
+    """Return the answer after `word` at the beginning of a line or of the only code block. Empty without an answer."""
     blocks = code_blocks(text)
     if len(blocks) == 1 and blocks[0].content.strip().upper().startswith(word.upper()):
         text = blocks[0].content
@@ -301,11 +305,11 @@ def answer_in(text: str, word: str) -> str:
 
 
 def echoed(name: str, arguments: Mapping[str, Any], outputs: Iterable[str], task: str) -> str:
-    """Return the reason not to execute a call that is written as text, because the call repeats an earlier text.
+    """Return the reason not to execute a call in the text of a reply if the call only repeats an earlier text.
 
-    The reason is empty for a call to execute. A call is repeated if an output or the task has the tool's name and all
-    text values of the call. A command is also repeated if an output has all its lines in a row. For `submit`, only the
-    last output counts.
+    Return an empty text if the call should be executed. A call is a repetition if an output or the task contains the
+    tool's name and all text values of the call. A command is also a repetition if an output contains all lines of the
+    command in a row. For `submit`, only the last output counts.
     """
     if ends_run(name):
         ended = any(_NAMED_END.search(output) for output in list(outputs)[-1:])
@@ -325,9 +329,10 @@ def echoed(name: str, arguments: Mapping[str, Any], outputs: Iterable[str], task
 
 
 def without_echoes(reply: Reply, outputs: Sequence[str], task: str) -> tuple[Reply, str]:
-    """Remove the calls that the model client has read from the text of a reply, if a call repeats an earlier text.
+    """Remove all calls from a reply if one of them only repeats an earlier text.
 
-    The second value is the reason why calls in the text are not executed, or empty.
+    The model client has read these calls from the text of the reply. The second returned value is the reason why calls
+    in the text are not executed, or an empty text.
     """
     for call in reply.calls:
         try:

@@ -1,7 +1,7 @@
-"""Records in addition to Inspect's log: a run folder for each sample. The steps are the calls to the sandbox.
+"""Run folders for the samples of Inspect AI, in addition to Inspect's log. Each call to the sandbox is a step.
 
-Inspect's log has the conversation; this record has the files after each call. So a notebook can open a sample, rewind
-it to a call, and fork a sandbox with the files of that time. `STORE_KEY` in the sample's store names the folder.
+Inspect's log has the conversation. A run folder has the files after each call. So a notebook can open a sample, rewind
+it to a call, and fork a sandbox with the files after this call. `STORE_KEY` in the sample's store names the run folder.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ STORE_KEY = "llm_sandbox_nb_run"
 """Key under which a sample's store holds the path of the run folder."""
 _OBSERVATION_CHARACTERS = 20_000
 MAX_RECORDED_BYTES = 20_000
-"""Maximum bytes that a step's arguments record of a written file or of a command's standard input. Checkpoints hold all
-bytes."""
+"""Maximum number of bytes of a written file, or of a command's standard input, in the arguments of a step. A checkpoint
+has the complete file."""
 
 
 class SampleRecord:
@@ -91,12 +91,12 @@ class SampleRecord:
         self._checkpoints.start(0)
 
     async def settle(self) -> None:
-        """Wait until the files after the last call are stored. Await this before the next call."""
+        """Wait until the files after the last call are stored. A new call must not begin before."""
         async with self._lock:
             await self._recorded(self._checkpoints.settle())
 
     async def executed(self, command: Sequence[str], given: Mapping[str, Any], result: CommandResult) -> None:
-        """Record a command that has ended. `given` has further arguments by name. Those that are None are left out."""
+        """Record a command that has ended. `given` has further arguments by name. If a value is None, it is omitted."""
         arguments = {"command": shlex.join(command)} | {
             name: value for name, value in given.items() if value is not None
         }
@@ -116,7 +116,7 @@ class SampleRecord:
         self._recorder.close()
 
     async def _record(self, tool: str, arguments: dict[str, Any], result: CommandResult | None) -> None:
-        """Record an ended call as a step. A lock keeps its events together, because calls may run concurrently."""
+        """Record an ended call as a step. Calls may run concurrently, so a lock keeps the events of a call together."""
         async with self._lock:
             await self._recorded(self._checkpoints.settle())
             await self._recorded(self._add_step(tool, arguments, result))

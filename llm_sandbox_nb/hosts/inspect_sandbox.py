@@ -77,7 +77,7 @@ class InspectSandbox(SandboxEnvironment):
         try:
             if options.record:
                 record = await SampleRecord.begin(sandbox, options.output_dir, task_name)
-        except BaseException:  # Inspect cleans up only samples whose sandbox it has
+        except BaseException:  # Inspect closes only a sandbox that this method has returned
             await sandbox.close()
             raise
         return {"default": cls(sandbox, record)}
@@ -122,7 +122,7 @@ class InspectSandbox(SandboxEnvironment):
             await self.record.executed(cmd, given, result)
         if result.timed_out or result.exit_code is None:
             raise TimeoutError(f"{cmd} did not end within {timeout} seconds.")
-        # A program may exit with this code too. The message is that of the sandbox, which could not execute the file.
+        # A program may exit with code 126 too. The sandbox writes this message if it cannot execute the file.
         if result.exit_code == 126 and result.stderr == f"{cmd[0]}: Permission denied\n".encode():
             raise PermissionError(f"{cmd[0]} may not be executed.")
         stdout, stderr = (part.decode("utf-8", "replace") for part in (result.stdout, result.stderr))
@@ -154,7 +154,7 @@ class InspectSandbox(SandboxEnvironment):
 
 
 def _config_of(config: SandboxEnvironmentConfigType | None) -> SandboxConfig:
-    """Return the configuration. Inspect passes the isolation, which follows `llm-sandbox-nb:`, as a path."""
+    """Return the configuration. Inspect passes the text after `llm-sandbox-nb:`, which is the isolation, as a path."""
     match config:
         case None:
             return SandboxConfig()

@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 from llm_sandbox_nb.options.table import Option, UsageError
 
 VALUES_FROM = """\
-A value comes from its flag, else an environment variable, else the project's settings file (llm-sandbox-nb.toml
-here or in a folder above), else yours (~/.config/llm-sandbox-nb/settings.toml), else the default is used. --settings
-or $LLM_SANDBOX_SETTINGS names another file instead. `llm-sandbox-nb settings` shows every value and its source"""
+The first of these sources that has a value is used: the flag, the environment variable, the project's settings file
+(llm-sandbox-nb.toml here or in a folder above), your settings file (~/.config/llm-sandbox-nb/settings.toml), the
+default. --settings or $LLM_SANDBOX_SETTINGS names a settings file that is used instead of these two files.
+`llm-sandbox-nb settings` shows every value and its source"""
 RUN_EPILOG = f"""\
 {VALUES_FROM}.
 
@@ -27,7 +28,9 @@ key of the model: give them as for `run`. Exit codes are those of `run`.
 
 
 class _Spelled(argparse.Action):
-    """Action that also stores the spelling of a flag. Messages need the spelling, because a flag has several names."""
+    """Action that also stores the name with which a flag was given. A flag has several names, and messages repeat this
+    name.
+    """
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         namespace.spelled = {**getattr(namespace, "spelled", {}), self.dest: option_string}
@@ -101,7 +104,7 @@ class Parser(argparse.ArgumentParser):
 def _sentence(message: str) -> str:
     message = message.removeprefix("argument ")
     if message.endswith("expected one argument"):
-        message += " (one that begins with a dash is written after `=`)"
+        message += " (a value that begins with a dash is written after `=`)"
     return message[:1].upper() + message[1:]
 
 
@@ -114,7 +117,8 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that differs from `word` by the fewest typing mistakes; None if all differ too much.
 
-    Of two equally near words, the word of the same length is returned: `--model` for `--modle`, not `--mode`.
+    Of two words with equally many mistakes, the word with the nearer length is returned: `--model` for `--modle`, not
+    `--mode`.
     """
     plain = _letters(word)
     found = []

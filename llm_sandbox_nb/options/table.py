@@ -1,8 +1,8 @@
-"""Options: one table of names, kinds, help texts, defaults, environment variables and the fields that they set.
+"""Table of all options, with their names, converters, help texts, defaults, environment variables and targets.
 
 The flags of `run` and `benchmark run`, the options of `%%sandbox`, the settings of `%config SandboxMagics`, the keys
 of settings files and the reference pages are made from this table. A new option needs one row here, and code that uses
-the value. The default timeout of commands is in `sandbox/contract.py`.
+the value.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class OneOf:
 
 
 def variable(value: Any) -> str:
-    """Return the name of an environment variable. The error does not show the value, which may be a key by mistake."""
+    """Return the name of an environment variable. The error does not show the value: a person may have given a key."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,80}", str(value)):
         raise ValueError("must be the name of an environment variable, not the key itself")
     return str(value)

@@ -33,7 +33,7 @@ from llm_sandbox_nb.sandbox.contract import Limits
 
 DEFAULT = "default"
 SECRET = ("api_key", "api_key_env")
-"""Options whose values are never shown; `api_key_env` may hold the key itself by mistake."""
+"""Options whose values are never shown. A person may have written the key itself into `api_key_env`."""
 _VALUE_CHARACTERS = 40
 """Maximum shown characters of a value."""
 _LOGIN = re.compile(r"(?<=://)[^/\s]*@")
@@ -82,7 +82,7 @@ def file_layers(paths: Iterable[Path]) -> list[Layer]:
 
 
 def resolve_options(options: Iterable[Option], layers: Iterable[Layer]) -> dict[str, Value]:
-    """Return the value of every option from the first layer that has one, or the default if no layer has one.
+    """Return the value of every option. It comes from the first layer with the option, or else it is the default.
 
     Raises:
         UsageError: if a value is invalid. The message names the source.
@@ -204,7 +204,7 @@ def sure_to_pause(step: bool, approve: str) -> str | None:
 
 
 def sandbox_limits(values: Mapping[str, Any]) -> Limits | None:
-    """Return the resources that the options set, or None if they set none."""
+    """Return the limits on resources that the options set. None if no option sets a limit."""
     megabyte = 1024**2
     memory, disk = values.get("memory_mb"), values.get("disk_mb")
     wanted = {

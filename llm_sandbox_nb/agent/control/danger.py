@@ -1,4 +1,4 @@
-"""Rules that find dangers of a command. They warn the person who approves the command, and are not a protection.
+"""Rules that find dangers of a command. They only warn the person who approves the command, and prevent nothing.
 
 The card has the same rules with the same words (`labextension/src/view/danger.ts`), and a test compares both files. The
 command is hostile input. Even if no rule matches, the command can be dangerous.
@@ -62,7 +62,7 @@ RULES = (
     Rule(r"\b(?:shutdown|reboot|poweroff|halt)\b(?=\s|$)", "It ends the sandbox."),
     Rule(r":\(\)\s{0,5}\{[^}\n]{0,40}\}\s{0,5};\s{0,5}:", "It starts programs without end."),
 )
-"""All rules except those for `>`, `mv` and `cp`. Writing with these is dangerous only if the file exists already."""
+"""All rules except those for `>`, `mv` and `cp`, which are dangerous only if they overwrite an existing file."""
 REDIRECTED = r"""(?:^|[^>&\d<=-])(>\|?[ \t]{0,20}(["']?)([^\s"'<>|;&()]{1,300})\2)"""
 MOVED = r"(?<![\w-])(?:mv|cp)[ \t]([^\n;|&()]+)"
 KEEPING = r"^(?:-\w*[nt]|--no-clobber|--target-directory)"
@@ -75,8 +75,8 @@ def dangers_of(command: str, exists: Callable[[str], bool]) -> tuple[list[str], 
 
     Args:
         command: shell command.
-        exists: function that returns True if the record knows a file with this path, which `>`, `mv` or `cp` would
-            overwrite.
+        exists: function that returns True if the record knows a file with the given path. `>`, `mv` or `cp` would
+            overwrite such a file.
 
     Returns:
         A sentence for each kind of damage, in order, and True if some damage is outside the sandbox.
@@ -102,7 +102,7 @@ def dangers_of(command: str, exists: Callable[[str], bool]) -> tuple[list[str], 
 
 
 def _last_path(words: list[str]) -> str:
-    """Return the path that `mv` or `cp` with these arguments overwrites if it exists. Empty if there is none."""
+    """Return the target path of `mv` or `cp` with these arguments. Empty if an existing target is not overwritten."""
     paths = [re.sub(r"^[\"']|[\"']$", "", word) for word in words if not word.startswith("-")]
     keeps = any(re.match(KEEPING, word, re.ASCII) for word in words)
     return paths[-1] if len(paths) > 1 and not keeps else ""

@@ -111,8 +111,8 @@ def edited_call(
 ) -> tuple[str, dict[str, Any]]:
     """Return the tool and the arguments of an edited call.
 
-    The arguments are `arguments` with `changes`. If `arguments` is None, `changes` are made to the proposed
-    arguments. But if `tool` is then another tool than the proposed one, the call gets only `changes`.
+    The arguments are `arguments` with `changes`. If `arguments` is None, they are the proposed arguments with
+    `changes`, or only `changes` if `tool` differs from the proposed tool.
 
     Raises:
         ControlError: if the tool does not accept these arguments, or the arguments of another tool are not given.
@@ -148,7 +148,7 @@ def denied(held: Held, reason: str | None, source: str) -> Decision:
 
 
 def shown(held: Held, text: str, source: str) -> Decision:
-    """Make the decision to show another observation.
+    """Make the decision to show `text` to the model instead of the held observation.
 
     Raises:
         ControlError: if the call was not executed yet, or the text is empty.

@@ -54,9 +54,9 @@ _LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
 OnPause = str | Callable[[Any], Any]
 """Reaction to a pause: `"stop"`, `"continue"`, or a function.
 
-The function is called with the `Run` at each pause, and decides or returns a debug command. A coroutine function is
-awaited. Any other function is called in a separate thread, so that it can wait for a person. If the function makes no
-decision, the run waits for a decision through `Run.control`.
+The function is called with the `Run` at each pause. It decides with a method of the `Run`, or returns a debug command.
+A coroutine function is awaited. Any other function is called in a separate thread, so that it can wait for a person. If
+the function makes no decision, the run waits for a decision through `Run.control`.
 """
 
 
@@ -112,7 +112,8 @@ def decide(control: RunControl, decision: dc.ControlDecision, *, source: str) ->
             control.edit_call(fields.pop("arguments"), fields.pop("changes") or {}, **fields, source=source)
         case dc.SkipDecision():
             control.deny(decision.text, call_id=decision.call_id, source=source)
-        case _:  # every other action is the name of a method, whose arguments are the fields of the decision
+        case _:
+            # Every other action is the name of a method. The fields of the decision are the method's arguments.
             getattr(control, decision.action)(**fields, source=source)
 
 
@@ -236,7 +237,7 @@ class Prompt:
     """
 
     def __init__(self, control: RunControl, *, source: str, trajectory: Trajectory | None = None) -> None:
-        """Make the prompt. A question can name the place where a call would run only if `trajectory` is given."""
+        """Create the prompt. If `trajectory` is given, the question names the place where the call would run."""
         self._control = control
         self._trajectory = trajectory
         self._source = source
@@ -325,8 +326,8 @@ def pause_handler(run: ControlledRun, on_pause: OnPause) -> Callable[[], Awaitab
                 raise ControlError(f"on_pause returned {answer[:80]!r}: {problem}")
         elif answer is not None and run.control.held:
             raise ControlError(
-                f"on_pause returned {answer!r:.80}: let it return a command such as 'step', or nothing after it has "
-                "decided, as in run.resume()."
+                f"on_pause returned {answer!r:.80}: let it return a command such as 'step', or let it decide, as in "
+                "run.resume(), and return None."
             )
 
     return ask

@@ -3,8 +3,8 @@
 Breakpoints look like Python, but Python does not execute them. An expression is parsed once, checked against a short
 list of allowed parts, and evaluated by this module. So a model's text can only make an expression true or false.
 
-    tool == 'execute_bash' and 'rm ' in command      before such a call
-    exit_code != 0 and step > 3                      after such a call, before the model reads the result
+    tool == 'execute_bash' and 'rm ' in command      pauses before such a call
+    exit_code != 0 and step > 3                      pauses after such a call, before the model reads the result
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Moment:
 
 
 Predicate = Callable[[Moment], Any]
-"""Function that returns a true value if the run should pause. Unless it is a coroutine function, a thread calls it."""
+"""Function that returns a true value if the run should pause. It is awaited, or called in a separate thread."""
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge,
@@ -94,7 +94,7 @@ class Breakpoint:
         """Time of the evaluation: `call` is before the call, `observation` is after the call."""
 
     def met(self, moment: Moment) -> bool:
-        """Return True if the expression is true at this moment. A comparison of incomparable values is false."""
+        """Return True if the expression is true now. A comparison that Python refuses, such as `None > 0`, is false."""
         return moment.at == self.at and bool(_value(self._tree, moment))
 
 
@@ -209,7 +209,7 @@ class PauseRules:
     """Pause rules of a run. They can change during the run."""
 
     step: bool = False
-    """True if the run begins in the mode `stepping`."""
+    """True if the run begins in the mode `stepping`, in which it pauses at each call and observation."""
     breakpoints: tuple[Breakpoint, ...] = ()
     predicates: tuple[Predicate, ...] = ()
     approve: Approve = "auto"
@@ -238,7 +238,7 @@ class PauseRules:
     async def why(self, moment: Moment, readable: bool = True) -> tuple[Reason, str] | None:
         """Return the reason for a pause at this moment. None if there is no reason.
 
-        A call waits for approval only if `readable` is True, which means that its arguments are valid.
+        `readable` is True if the arguments of the call are valid. Otherwise, the call does not wait for an approval.
         """
         for breakpoint in self.breakpoints:
             if breakpoint.met(moment):

@@ -1,4 +1,4 @@
-"""Question at a pause, with the call, its dangers, and the reason of the pause in the words of the card."""
+"""Question at a pause, with the call, its dangers, and the reason of the pause. The card uses the same words."""
 
 from __future__ import annotations
 

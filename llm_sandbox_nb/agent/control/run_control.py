@@ -4,7 +4,7 @@ A run executes in one event loop. Decisions about the run arrive from any thread
 REST, `on_pause` or a program. Two rules separate the caller's thread from the event loop:
 
 1. `RunControl._decide` runs in the caller's thread. It refuses a decision with ControlError, or accepts the decision.
-   After that, a call that the decision releases no longer waits, so a second decision about the call is refused.
+   If the accepted decision releases a held call, a second decision about this call is refused.
 2. `RunControl._apply` runs in the event loop of the run. It records the decision as an event and applies it. A decision
    takes effect nowhere else. `EFFECTS` lists the effects of each decision.
 
@@ -33,10 +33,10 @@ The second part is the phase, which determines the handling of a decision.
     over         `close`                      are refused
 
 Two cases need care. First, `_apply` runs later than `_decide`, and meanwhile the run may hold another call, which the
-decision must not release. So a decision names the held call that it is about (`Decision.hold`). Second, there may be
-no held call when a person decides to `resume`, and the run may hold one for a step or a pause before the `resume` is
-applied. Then the `resume` releases this call too. Otherwise, the run would pause after the person let it continue. A
-call that is held by a breakpoint or for an approval stays held, because the person has not seen this call.
+decision must not release. So a decision names the held call that it is about (`Decision.hold`). Second, a person may
+`resume` a run that holds no call. Before this decision is applied, the run may hold a call because of a step or a
+pause. Then the `resume` releases this call too. Otherwise, the run would pause after the person let it continue. A call
+that is held by a breakpoint or for an approval stays held, because the person has not seen this call.
 
 A new kind of decision needs a row in `EFFECTS`, a method of `RunControl`, and a class in `trajectory/decisions.py`
 with the method's name and arguments, which `frontends.decide` calls.
@@ -136,7 +136,7 @@ class RunControl:
         self._waiting: Held | None = None
         """The held call. None if no call is held, or if a decision about the held call was made."""
         self._hold: tuple[Held, asyncio.Future[Decision], Release] | None = None
-        """The held call, the future of its decision, and the function that applies it. None if no call is held."""
+        """Held call, future of the decision, and function that applies the decision. None if no call is held."""
         self._emit: Emit = _nowhere
         self._changer: Changer | None = None
         self._running = asyncio.Event()
@@ -162,7 +162,11 @@ class RunControl:
         self._decide(Decision("pause", source))
 
     def resume(self, *, call_id: str | None = None, source: str = "python") -> None:
-        """Continue to the next breakpoint, or call that needs an approval. Raise ControlError if the run is over."""
+        """Continue to the next breakpoint, or to the next call that needs an approval.
+
+        Raises:
+            ControlError: if the run is over.
+        """
         self._decide(Decision("resume", source), call_id)
 
     def step(self, *, call_id: str | None = None, source: str = "python") -> None:
@@ -388,7 +392,7 @@ class RunControl:
         return not self._running.is_set()
 
     async def settled(self) -> None:
-        """Wait for one turn of the event loop, in which decisions that wait in this loop take effect."""
+        """Let the event loop apply the decisions that were already passed to it."""
         await asyncio.sleep(0)
 
     async def wait_while_paused(self) -> float:
@@ -484,12 +488,12 @@ class RunControl:
 
 
 def unused_control(given: RunControl | None) -> RunControl:
-    """Return the given controls, or new ones. Raise InputError if the controls belong to a run."""
+    """Return `given`, or new controls if it is None. Raise InputError if `given` belongs to a run."""
     control = RunControl() if given is None else given
     if not isinstance(control, RunControl):
         raise InputError(f"control is a RunControl(), not {control!r:.80}.")
     if control.used:
-        raise InputError("The control belongs to another run: make a new RunControl for this one.")
+        raise InputError("The control belongs to another run: make a new RunControl for this run.")
     return control
 
 
@@ -556,7 +560,7 @@ class PausePoints:
         refused, self.control.refused = self.control.refused, []
         hosts = tuple(dict.fromkeys(refused)) if moment.at == "observation" else ()
         approval = None
-        if moment.at == "call" and valid:  # an MCP server may take long to list its tools
+        if moment.at == "call" and valid:  # in time, because an MCP server may take long to list its tools
             approval = await self.meter.in_time(self.toolbox[call.name].approval())
         if approval is not None and self.rules.approved_all and not approval.changed:
             approval = None

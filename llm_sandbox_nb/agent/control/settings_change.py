@@ -22,7 +22,10 @@ MakeModel = Callable[[str], Model]
 
 @dataclass(frozen=True)
 class Change:
-    """Checked changes to a run. None and empty values change nothing, but empty `breakpoints` remove all of them."""
+    """Checked changes to a run.
+
+    An empty tuple of `breakpoints` removes all breakpoints. None, and any other empty value, changes nothing.
+    """
 
     model: Model | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -85,7 +88,7 @@ class Changer:
         allow: Iterable[str] | None = None,
         allow_once: Iterable[str] | None = None,
     ) -> Change:
-        """Check a change, but do not apply the change.
+        """Return a checked change that is not applied yet.
 
         Raises:
             ControlError: if a value is unknown or invalid, or no change is given.

@@ -1,4 +1,4 @@
-"""Configuration of MCP servers, from files such as `.mcp.json`, from Harbor's tables, and from names or commands."""
+"""Configuration of MCP servers, from files such as `.mcp.json`, from Harbor's tasks, and from names or commands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _EXAMPLE = '{"command": "uvx", "args": ["mcp-server-time"]}'
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Configuration of an MCP server, which is a program with `command`, or a web service with `url`."""
+    """Configuration of an MCP server. A program has a `command`, and a web service has a `url`."""
 
     name: str
     command: str = ""
@@ -53,7 +53,7 @@ def server_configs(given: ServerNames, folder: Path | None = None) -> list[Serve
 
     Args:
         given: one or several values. A value is the name of a server in `.mcp.json`, a file with servers, `FILE#NAME`,
-            `NAME=COMMAND`, `NAME=URL`, a JSON object as text, or a mapping in the form of such a file.
+            `NAME=COMMAND`, `NAME=URL`, a JSON object as text, or a mapping like the content of a file.
         folder: folder of `.mcp.json` and of relative paths. None stands for the current folder.
 
     Raises:
@@ -185,7 +185,7 @@ def _config(name: object, entry: Mapping[str, Any], source: str) -> ServerConfig
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
             raise InputError(f"{where}: `{key}` has to be a list of texts.")
     if not isinstance(inside, bool) or (inside and url):
-        raise InputError(f"{where}: `inside` is true or false, and for a server with `command` only.")
+        raise InputError(f"{where}: `inside` is true or false, and only a server with `command` can have it.")
     return ServerConfig(
         name=name,
         command=_filled(command, where),
@@ -199,7 +199,7 @@ def _config(name: object, entry: Mapping[str, Any], source: str) -> ServerConfig
 
 
 def _texts(value: Any, where: str) -> dict[str, str]:
-    """Return variables or headers. Values whose names suggest a secret are remembered, so that no record has them."""
+    """Return variables or headers. Values whose names suggest a secret are remembered, to keep them out of records."""
     if not isinstance(value, Mapping) or not all(
         isinstance(item, str | int | float) for item in value.values()
     ):
@@ -214,7 +214,7 @@ def _texts(value: Any, where: str) -> dict[str, str]:
 
 
 def _filled(text: str, where: str) -> str:
-    """Replace `${NAME}` and `${NAME:-default}` by the values of environment variables."""
+    """Replace `${NAME}` by the value of an environment variable. `${NAME:-default}` gives a default for this value."""
 
     def value(match: re.Match[str]) -> str:
         found = os.environ.get(match[1]) or match[2]

@@ -159,13 +159,13 @@ class McpConnection:
                 self._note(
                     f"The MCP server sent text that is not a message of MCP, such as {self._invalid!r}."
                 )
-            if not isinstance(self._transport, WebService):  # a web service sees that the request has ended
+            if not isinstance(self._transport, WebService):  # a web service notices the end of the request
                 await self._cancel(number)
             raise
         finally:
             del self._waiting[number]
             if future.done() and not future.cancelled():
-                future.exception()  # asyncio would log an exception that nobody reads
+                future.exception()  # mark the exception as read, because asyncio logs an unread exception
 
     async def _cancel(self, number: int) -> None:
         reason = {"requestId": number, "reason": "The time is over, or a person stopped the call."}

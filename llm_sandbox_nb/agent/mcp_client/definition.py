@@ -1,4 +1,4 @@
-"""Definitions of the tools of MCP servers. A definition is checked, named for the model, and identified by a hash."""
+"""Definitions of the tools of MCP servers. A definition is checked, and has a name for the model and a hash."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_NAME_CHARACTERS = 64
 _MAX_DESCRIPTION_CHARACTERS = 4_000
 _ODD_CHARACTER = re.compile(r"[^A-Za-z0-9_]")
 _REFUSED_KEYWORDS = frozenset({"allOf", "anyOf", "const", "enum", "not", "oneOf"})
-"""Keywords that providers refuse at the top level of a schema. The server checks them."""
+"""Keywords that providers refuse at the top level of a schema. The server still applies them to the arguments."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class McpServer:
         """Task that sends requests to a silent server until the server answers."""
 
     async def listed(self) -> list[Json]:
-        """Return the definitions that the tools have now. Raises McpServerError after a failure."""
+        """Return the current definitions of the server's tools. Raises McpServerError after a failure."""
         self._require_answers()
         try:
             return await self._list()
@@ -206,7 +206,7 @@ class McpServers:
         return tools
 
     def tool(self, definition: Definition) -> McpTool:
-        """Return the tool with a definition. Raises InputError if its server is missing."""
+        """Return the tool for a definition. Raises InputError if the definition's server is missing."""
         server = self.servers.get(definition.server)
         if server is None:
             raise InputError(missing_servers([definition.server]))
@@ -276,7 +276,7 @@ class McpTool(DefinedTool):
         )
 
     async def _change(self) -> dict[str, str] | None:
-        """Return hash and description of the present definition. None if no person has to accept a change."""
+        """Return hash and description of the tool's present definition if a person has to accept it, and else None."""
         self._unlisted = ""
         try:
             listing = await self._server.listed()

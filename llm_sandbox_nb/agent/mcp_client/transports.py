@@ -31,7 +31,7 @@ _PIECE_BYTES = 64 * 1024
 _MAX_STDERR_BYTES = 2_000
 """Number of bytes at the end of stderr that are kept for an error message."""
 _EXIT_SECONDS = 2.0
-"""Seconds that a program has to exit after the end of its input, and again after SIGTERM."""
+"""Maximum seconds that a program may take to exit after the end of its input, and again after SIGTERM."""
 _POLL_SECONDS = 0.05
 _CONNECT_SECONDS = 30.0
 _INHERITED_VARIABLES = (
@@ -102,7 +102,7 @@ def printable(text: str) -> str:
 
 
 class _StderrTail:
-    """End of a program's stderr, for the error message about the end of the program."""
+    """Last part of a program's stderr, for the error message that says how the program ended."""
 
     def __init__(self) -> None:
         self._tail = b""
@@ -285,10 +285,10 @@ class WebService:
     async def open(self, receive: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
         import httpx
 
-        from llm_sandbox_nb.model.proxies import http_client  # late: imports httpx
+        from llm_sandbox_nb.model.proxies import http_client  # imported late, because it imports httpx
 
-        # Redirects are not followed, because the headers may have a key. Compression is refused, because a small body
-        # could become a very large one.
+        # Redirects are not followed, because the new address would get the headers, which may have a key. Compression
+        # is refused, because a small compressed body could become very large.
         headers = {"Accept": "application/json, text/event-stream", "Accept-Encoding": "identity"}
         headers |= self._config.headers
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)

@@ -19,7 +19,7 @@ _MAX_NUMBER = 2**53  # larger integers are not exact in JSON parsers that use fl
 
 
 class ArgumentsError(LLMSandboxError):
-    """Error for a call that cannot be executed in the form that the model wrote. The model reads the message."""
+    """Error for a call that cannot be executed as the model wrote it. The model reads the message."""
 
     def __init__(self, message: str, kind: str = "bad_arguments") -> None:
         super().__init__(message)
@@ -81,11 +81,11 @@ def repaired(raw: str) -> dict[str, Any] | None:
         text = _FENCE_LANGUAGE.sub("", text[len(_FENCE) : -len(_FENCE)], count=1).strip()
     if not (text.startswith("{") and text.endswith("}")) or len(text) > _MAX_REPAIR_LENGTH:
         return None
-    # A backslash that is no JSON escape is kept, because it belongs to a shell command or a regular expression.
+    # A backslash that begins no JSON escape is kept, because it belongs to a shell command or a regular expression.
     escaped = _ESCAPE_OR_BACKSLASH.sub(lambda found: found[0] if len(found[0]) > 1 else "\\\\", text)
     without = _STRING_OR_COMMA.sub(lambda found: "" if found[0] == "," else found[0], escaped)
     readers: tuple[Callable[[], Any], ...] = (
-        lambda: json.loads(escaped, strict=False),  # with line ends and other control characters in strings
+        lambda: json.loads(escaped, strict=False),  # allows line ends and other control characters in strings
         lambda: json.loads(without, strict=False),
         lambda: ast.literal_eval(text),
         lambda: _guessed(escaped),
@@ -112,8 +112,8 @@ def _guessed(text: str) -> Any:
     names, texts = _strings(value)
     marks = sum(text.count(quote) for quote in _QUOTES)
     inside = sum(string.count(quote) for string in (*names, *texts) for quote in _QUOTES)
-    # Each text has two quotes. Names have two quotes each, or no names have quotes. If the count is another one, a
-    # quote was read as a part of a text.
+    # Each text has two quotes. Either each name has two quotes too, or no name has quotes. If the number of quotes fits
+    # neither case, a quote was read as a part of a text.
     if marks - inside not in (2 * len(texts), 2 * (len(texts) + len(names))):
         return None
     read = _JSON_ESCAPE.sub(_unescaped, text)

@@ -1,4 +1,4 @@
-"""The tool `execute_bash`, which executes a command in the sandbox's persistent shell, and the form of its results."""
+"""The tool `execute_bash`, which executes a command in the sandbox's persistent shell, and the form of the results."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ to go on running in the background, with its output sent to a file.
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
         box, timeout = context.box, context.options.command_timeout
         if (asked := arguments.get("timeout")) is not None:
-            # Zero or less requests no timeout, so that only the maximum and the run's remaining time limit the command.
+            # Zero or less means no timeout. Then only `MAX_TIMEOUT` and the run's remaining time limit the command.
             timeout = min(max(asked, 1.0), MAX_TIMEOUT) if asked > 0 else MAX_TIMEOUT
         if context.time_left is not None:
             timeout = max(0.1, min(timeout, context.time_left))
@@ -58,7 +58,7 @@ to go on running in the background, with its output sent to a file.
         return await self.outcome(box, result)
 
     async def outcome(self, box: Sandbox, result: CommandResult) -> Outcome:
-        """Return the outcome of a finished command. Save streams that will be cut to files."""
+        """Return the outcome of a finished command. If a stream is too long for the model, save it to a file."""
         files = {
             stream: await save_stream(box, data, stream)
             for stream, data in (("stdout", result.stdout), ("stderr", result.stderr))
@@ -100,8 +100,8 @@ TAIL_LINES = 40
 HEAD_CHARACTERS = 8_000
 TAIL_CHARACTERS = 8_000
 _PIECE_BYTES = 128 * 1024
-"""Number of bytes at each end of a long stream that are cleaned. The model reads fewer bytes. More bytes would take
-longer to clean."""
+"""Number of bytes at each end of a long stream that `clean` converts. The model reads less than that. Converting the
+whole stream would take longer."""
 
 # ECMA-48 defines control sequences, strings (OSC, DCS, PM, APC, SOS) up to their terminator, and short escapes.
 _ESCAPES = re.compile(
@@ -134,8 +134,8 @@ def _without_overwritten(text: str) -> str:
 def bound(data: bytes, where: str) -> tuple[str, bool]:
     """Return a stream as text for the model, and True if a part in the middle was left out.
 
-    A long stream is cut to its first and last lines, and these lines to their first and last characters. `where` is
-    the advice, at the cut, on how to read the missing part.
+    A long stream is cut to its first and last lines, and these lines to their first and last characters. The note at
+    the cut contains `where`, which says how to read the missing part.
     """
     if len(data) > 2 * _PIECE_BYTES:
         head, tail = clean(_start_piece(data)), clean(_end_piece(data))

@@ -14,7 +14,7 @@ from llm_sandbox_nb.agent.tools.toolbox import Toolbox
 from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 
 _MIN_STDERR_LENGTH = 6_000
-"""Minimum number of characters that are available for stderr, even if stdout is long."""
+"""Number of characters of stderr that are kept even if stdout is long."""
 
 
 class OutsideBash(ExecuteBash):
@@ -81,7 +81,7 @@ def described_output(data: Mapping[str, Any]) -> str:
 
 
 class KeepingTool(Tool):
-    """Wrapper of a tool that keeps its newest outcome in each sandbox. The answer to the agent is made from it."""
+    """Wrapper of a tool. It keeps the newest outcome for each sandbox, from which the answer to the agent is made."""
 
     def __init__(self, tool: Tool) -> None:
         self._tool = tool
@@ -90,7 +90,7 @@ class KeepingTool(Tool):
         self._newest: WeakKeyDictionary[Sandbox, Outcome] = WeakKeyDictionary()
 
     def newest(self, box: Sandbox) -> Outcome | None:
-        """Return the outcome of the newest call in a sandbox. None if the call has no outcome."""
+        """Return the outcome of the newest call in a sandbox. None if the call has not ended, or has failed."""
         return self._newest.get(box)
 
     def properties(self, options: RunOptions) -> dict[str, dict[str, Any]]:

@@ -118,7 +118,7 @@ class OwnTool(Tool):
         except (Exception, SystemExit, asyncio.CancelledError) as error:  # the user's own code
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
-                raise  # the run was stopped, and not only something that the function waits for
+                raise  # the run was stopped, and not only a task that the function awaits
             late = f"it took longer than {longest:g} seconds" if timer.expired() else None
             return Outcome(
                 bounded(f"Error: {late or f'{type(error).__name__}: {error}'}"), error="tool_failed"
@@ -132,7 +132,7 @@ class RecordedTool(Tool):
     in_sandbox = False
 
     def __init__(self, function: Mapping[str, Any]) -> None:
-        """Create the tool. `function` is the schema that the record has for the tool."""
+        """Create the tool. `function` is the tool's schema in the record."""
         self.name, self.description = str(function.get("name")), str(function.get("description", ""))
         parameters = function.get("parameters")
         schema = parameters if isinstance(parameters, Mapping) else {}
@@ -144,7 +144,7 @@ class RecordedTool(Tool):
         return dict(self._properties)
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Check like `Tool.check`, but ignore types. A resumed run has the function, and so checks the types."""
+        """Check like `Tool.check`, but ignore types. A resumed run has the tool's function and checks the types."""
         known = {name: arguments[name] for name in self._properties if name in arguments}
         check_required(self.name, self.required, known, arguments)
         return known
@@ -158,7 +158,9 @@ def missing_tools(names: list[str]) -> str:
     """Return the error message for a run that cannot continue without user-defined tools."""
     which = "the tool" if len(names) == 1 else "the tools"
     listed = ", ".join(names)
-    return f"This run had {which} {listed} of your own: give the same again, as in tools=[{listed}]."
+    return (
+        f"This run had {which} {listed} of your own: give the same functions again, as in tools=[{listed}]."
+    )
 
 
 def bounded(text: str) -> str:
@@ -179,7 +181,7 @@ def _docstring(function: Callable[..., Any], name: str) -> str:
     text = inspect.getdoc(function) or ""
     if not text.strip():
         raise InputError(
-            f"{name} has no docstring, and the model reads it to know the tool: add one, {_EXAMPLE}."
+            f"{name} has no docstring, so the model cannot know what the tool does: add a docstring, {_EXAMPLE}."
         )
     return text
 

@@ -1,4 +1,4 @@
-"""The tool `str_replace_editor`, which views, creates and edits text files exactly to the byte."""
+"""The tool `str_replace_editor`, which views, creates and edits text files. An edit changes no other byte of a file."""
 
 from __future__ import annotations
 

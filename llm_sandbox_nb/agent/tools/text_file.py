@@ -19,7 +19,7 @@ _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-# These encodings have no states and no byte order, so an edit does not change bytes in other parts of the file.
+# These encodings have no shift states and no byte order, so an edit does not change bytes in other parts of the file.
 _PREFERRED_ENCODINGS = ("cp1252", "cp1251", "cp932", "gb18030", "cp949", "big5")
 _UNSUITED_ENCODING = re.compile(r"utf_?(7|16|32)|iso2022|hz|idna|punycode")
 _CONTROL_CHARACTER = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
@@ -27,7 +27,7 @@ _SAMPLE_BYTES = 256 * 1024
 
 
 class NotTextError(LLMSandboxError):
-    """Error for bytes that are not text in an encoding that can be written back unchanged."""
+    """Error for a binary file."""
 
 
 class NotEncodableError(LLMSandboxError):
@@ -67,7 +67,7 @@ def decode_text(data: bytes) -> TextFile:
     """Decode the bytes of a file.
 
     The encoding is that of a byte order mark, or else UTF-8, or else a guess. A guess is used only if encoding the text
-    returns the same bytes. Otherwise, the text is UTF-8, and `errors` keeps the other bytes.
+    returns the same bytes. Otherwise, the file is read as UTF-8, and all bytes that are not UTF-8 are kept.
 
     Raises:
         NotTextError: if the file is binary.
@@ -192,7 +192,7 @@ def _line_end(text: str, line: int) -> int:
 DIFF_CHARACTERS = 64 * 1024
 """Maximum number of characters of all diffs of a call together."""
 CHANGED_FILES = 500
-"""Maximum number of changed files that the record of a call has."""
+"""Maximum number of changed files that the record of a call names."""
 _MAX_INLINE_DIFF_BYTES = 32 * 1024
 """Maximum bytes of all files whose diffs are made in the event loop. More bytes would block the loop, so a thread makes
 the diffs."""

@@ -62,11 +62,11 @@ class CallView:
     in_diff: tuple[str, ...] = ()
     """Arguments that are hidden if the call changed a file, because the diff shows them."""
     hide_observation: bool = False
-    """True if observations without an error are hidden, for example because the output is shown already."""
+    """True if an observation without an error is hidden, for example because the call's output is shown already."""
 
 
 class Tool(ABC):
-    """Tool of the model."""
+    """Tool that the model can call."""
 
     name: str
     description: str
@@ -94,7 +94,7 @@ class Tool(ABC):
         """
 
     async def approval(self) -> Approval | None:
-        """Return the reason why the next call needs an approval whatever the pause rules are. None without a reason."""
+        """Return the reason why the next call needs an approval even without a pause rule. None without a reason."""
         return None
 
     def parameters(self, options: RunOptions) -> dict[str, Any]:

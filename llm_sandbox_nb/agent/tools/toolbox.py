@@ -82,7 +82,7 @@ def with_own_tools(functions: Iterable[Callable[..., Any]]) -> Toolbox:
     """
     given: Any = functions
     if not callable(given) and (isinstance(given, str) or not isinstance(given, Iterable)):
-        raise InputError(f"tools are functions of yours, as in tools=[lookup], not {given!r:.80}.")
+        raise InputError(f"tools are your functions, as in tools=[lookup], not {given!r:.80}.")
     tools: dict[str, Tool] = dict(TOOLS)
     for function in [functions] if callable(functions) else functions:
         tool = OwnTool(function)

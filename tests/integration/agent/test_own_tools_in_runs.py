@@ -172,7 +172,7 @@ def test_a_loaded_run_needs_the_same_tools(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             await loaded.resume()
         assert str(caught.value) == (
-            "This run had the tool lookup of your own: give the same again, as in tools=[lookup]."
+            "This run had the tool lookup of your own: give the same functions again, as in tools=[lookup]."
         )
         with pytest.raises(InputError, match="had no tool another"):
             await loaded.resume(tools=[lookup, another])

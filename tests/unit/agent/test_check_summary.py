@@ -21,7 +21,7 @@ LINE = "=" * 20
         ("pytest", "no tests ran in 0.00s", 5, (False, "pytest 0 passed")),
         ("pytest; true", "1 failed, 11 passed in 0.1s", 0, (False, "pytest 1 failed, 11 passed")),
         ("pytest", "1 passed in 0.1s\n" + "x\n" * 100, 0, (False, "pytest wrote no summary: ...")),
-        (PYTEST, "", 0, (False, "pytest wrote no summary: the code under test ...")),
+        (PYTEST, "", 0, (False, "pytest wrote no summary: the tested code ...")),
         ("/venv/bin/pytest -x a", "", 0, (False, "pytest wrote no summary: ...")),
         ("pytest -q > log; cat log", "", 0, (True, "pytest -q > log; cat log")),
         ("echo pytest", "pytest", 0, (True, "echo pytest")),

@@ -85,7 +85,7 @@ def made_root(made: Any) -> str:
 
 def test_both_kinds_of_prompts_or_another_are_refused(package: Path, tmp_path: Path) -> None:
     for options, sentence in (
-        ({"prompts": "original", "prompt_config": "own.yaml"}, "two kinds of prompts"),
+        ({"prompts": "original", "prompt_config": "own.yaml"}, "choose different prompts"),
         ({"prompts": "theirs"}, "prompts is own or original, not 'theirs'"),
     ):
         with pytest.raises(InputError, match=sentence):

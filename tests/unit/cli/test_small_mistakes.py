@@ -122,8 +122,8 @@ def test_inputs_of_another_kind_are_refused_in_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (("a", "a/b"), "The inputs 'a' and 'a/b' need a file and a folder of one name"),
-        (("a/b/c", "a"), "The inputs 'a' and 'a/b/c' need"),
+        (("a", "a/b"), "The input 'a' is a file, but the input 'a/b' needs a folder of this name"),
+        (("a/b/c", "a"), "The input 'a' is a file, but the input 'a/b/c' needs"),
         (("a.txt", "./a.txt"), "Two inputs have the name 'a.txt'"),
         (("a/",), "ends with a slash"),
         (("é" * 128,), "has more than 255 bytes"),
@@ -148,8 +148,8 @@ def test_names_that_cannot_be_written_together_are_refused(names: tuple[str, ...
         ({"files_of": "sandbox-runs"}, "files_of is a run"),
         ({"sandbox": "docker"}, "sandbox is an open sandbox"),
         ({"sandbox_options": "docker"}, "sandbox_options is a mapping"),
-        ({"tools": 5}, r"tools are functions of yours, as in tools=\[lookup\], not 5."),
-        ({"tools": "ls"}, "tools are functions of yours"),
+        ({"tools": 5}, r"tools are your functions, as in tools=\[lookup\], not 5."),
+        ({"tools": "ls"}, "tools are your functions"),
         ({"command_timeout": 0}, "command_timeout must be a number above 0, not 0."),
         ({"command_timeout": "2m"}, "command_timeout must be 120.0, not '2m'."),
         ({"nudges": -1}, "nudges must be a whole number of at least 0, or all, not -1."),
