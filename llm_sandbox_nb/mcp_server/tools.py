@@ -1,6 +1,7 @@
-"""The tools of an outside agent, and the check of their arguments.
+"""Tools that an outside agent can call over MCP, and the check of a call's arguments.
 
-The definitions are constant, sorted, and contain no text of a file or a run, because clients pin them by their hash.
+Clients compare the hash of a definition with the hash that their user approved. So the definitions are constant and
+sorted, and contain no text of a file or a run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ STOPPED = (
     "again."
 )
 MAX_WAIT_SECONDS = 240.0
-"""Maximum seconds that one call may wait. Many clients give up after 300."""
+"""Maximum number of seconds that one call may wait. Many clients give up after 300 seconds."""
 MAX_TIMEOUT_SECONDS = 3600.0
 _QUOTED_CHARACTERS = 80
 _NUMBER_CEILING = 2**53  # larger integers are not exact in JavaScript clients
@@ -26,12 +27,12 @@ _MAXIMA = {"max_entries": 2000, "limit": 100_000, "depth": 10, "max_steps": 100}
 
 
 class ToolInputError(LLMSandboxError, ValueError):
-    """Raised if the arguments of a call cannot be used. The message is a sentence for the agent. Nothing was done."""
+    """Error for arguments that cannot be used. The call was not executed. The message is written for the agent."""
 
 
 @dataclass(frozen=True)
 class ToolDefinition:
-    """A tool as clients see it."""
+    """Definition of a tool, as clients see it."""
 
     name: str
     title: str
@@ -260,7 +261,7 @@ RUN_TOOLS: Final = frozenset(("start_run", "stop_run"))
 STEPS: Final = frozenset(
     ("run_command", "read_file", "write_file", "edit_file", "list_files", "create_checkpoint")
 )
-"""Tools whose calls are steps of a run."""
+"""Tools whose calls are recorded as steps of a run."""
 _OTHER_NAMES = {
     "cmd": "command",
     "file_path": "path",
@@ -271,7 +272,7 @@ _OTHER_NAMES = {
     "new_str": "new_string",
     "timeout_seconds": "timeout",
 }
-"""Other names that agents use for arguments. They are accepted, but not listed."""
+"""Other names that agents use for arguments. The check accepts these names, but the definitions do not list them."""
 INSTRUCTIONS = (
     "A Linux sandbox of a Jupyter notebook. Each call is a step that a person watches in the notebook, and can pause, "
     "refuse or rewind; the files are kept after each step. To go back, call rewind with the number of a step; to undo "

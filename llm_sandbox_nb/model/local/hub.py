@@ -63,9 +63,9 @@ def fetch_hub_file(repository: str, file: str, stop: Stop) -> Path:
 
 
 def _check_sum(path: Path, name: str, stop: Stop) -> None:
-    """Raise ModelError if a file in the cache is named after a SHA-256 that differs from the SHA-256 of its content.
+    """Check a file in the cache, where a large file has its SHA-256 as its name. Small files are not checked.
 
-    Small files have other names, and are not checked.
+    If the content has another SHA-256, delete the file and raise ModelError.
     """
     blob = path.parent / path.readlink() if path.is_symlink() else path
     if not _SUM.fullmatch(blob.name):
@@ -78,7 +78,7 @@ def _check_sum(path: Path, name: str, stop: Stop) -> None:
 
 
 def _progress(what: str, size: int, stop: Stop) -> type[Any]:
-    """Make a progress bar class for huggingface_hub."""
+    """Make a progress bar class for huggingface_hub, which reports to `loading_progress` and prints nothing."""
     from tqdm import tqdm
 
     share = Share(what, size)

@@ -1,4 +1,4 @@
-"""List of the named local models with their needs, and the command that fetches one of them."""
+"""The command `models`: a list of the local models in the table, and fetching of a model."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def fetch_model(name: str) -> Path:
 
 
 def local_models() -> str:
-    """Return a sentence for `doctor` about the free memory for local models, or about a missing package."""
+    """Return a text for the command `doctor`: the engine and the free memory, or the package that is missing."""
     if problem := missing_extra():
         return problem
     engine = importlib.metadata.version("xllamacpp")

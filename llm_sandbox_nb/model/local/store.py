@@ -47,7 +47,7 @@ def models_folder() -> Path:
 
 
 def check_disk(folder: Path, needed: int, name: str) -> None:
-    """Raise ModelError if a model does not fit on the disk of a folder."""
+    """Raise ModelError if the disk of `folder` has less than `needed` free bytes for the model `name`."""
     try:
         free = free_disk(folder)
     except OSError as error:
@@ -91,13 +91,13 @@ def only_here(target: Path, stop: Stop) -> Iterator[None]:
 def fetch_once(
     target: Path, name: str, size: int, sha256: str, write: Callable[[Path, Stop], None], stop: Stop
 ) -> None:
-    """Call `write` to fill a file next to `target`. If size and checksum are correct, move this file to `target`.
+    """Call `write` to fill a file next to `target`. If its size and checksum are correct, move this file to `target`.
 
-    If two programs fetch the same file, the second one waits for the first. After an interruption, the next
-    call gives the incomplete file to `write` again.
+    If two programs fetch the same file, the second one waits for the first. After an interruption, the next call of
+    this function gives the incomplete file to `write` again. If `target` exists, do nothing.
 
     Raises:
-        ModelError: if the file cannot be fetched or written, or was removed because of a wrong checksum.
+        ModelError: if the file cannot be fetched or written, or has a wrong size or checksum. Then the file is removed.
         FetchStoppedError: if all callers have stopped waiting.
     """
     with only_here(target, stop):
@@ -119,12 +119,15 @@ def fetch_once(
 
 
 def note_about(partial: Path) -> Path:
-    """Return the path of a note for the next call of `write`. `fetch_once` removes the note after the check."""
+    """Return the path of a note about an incomplete file, in which `write` can store its progress for the next call.
+
+    `fetch_once` removes the note when the file is complete.
+    """
     return partial.with_name(f"{partial.name}.json")
 
 
 def another_file(name: str, found: str, expected: str) -> ModelError:
-    """Return the error for a fetched and removed file with the SHA-256 `found` instead of `expected`."""
+    """Return the error for a fetched file that has the SHA-256 `found` instead of `expected`, and was removed."""
     return ModelError(
         f"The file fetched for {name} is another file (sha256 {found[:16]}..., and {expected[:16]}... was expected): "
         "it was removed; try again, and if it stays so, its source has another file.",
