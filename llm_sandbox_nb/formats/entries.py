@@ -57,7 +57,7 @@ class RecordEntry:
     rest: Any = None
     """Value of the key `llm_sandbox_nb`: a list of events, each with the fields that the format cannot express."""
     events: list[ev.Event] = field(default_factory=list)
-    """Events in the journal from which the entry was made. Empty if the entry was read from another format."""
+    """Events of a journal from which the entry was made. Empty if the entry was read from another format."""
 
 
 @dataclass
@@ -288,7 +288,7 @@ def implied_events(entries: Sequence[RecordEntry]) -> list[list[ev.Event]]:
 
 
 def _digest(entries: Sequence[RecordEntry]) -> str:
-    """Return a digest of the entries. Event ids begin with it, so that a document gives the same ids each time."""
+    """Return a digest of the entries. Event ids begin with it, so that each reading of a file gives the same ids."""
     digest = hashlib.sha256()
     for entry in entries:
         values = [

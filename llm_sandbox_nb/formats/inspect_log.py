@@ -78,7 +78,7 @@ _STOP_REASONS = {
 
 
 def is_log(data: bytes) -> bool:
-    """Return True if `data`, the content of a file, is a log of Inspect: a ZIP archive with a header, or JSON."""
+    """Return True if `data` is a log of Inspect: a ZIP archive with a header, or JSON with `eval` and `version`."""
     if data.startswith(b"PK\x03\x04"):
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:

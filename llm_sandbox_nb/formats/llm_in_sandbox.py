@@ -144,11 +144,9 @@ def _step_events(number: int, record: dict[str, Any]) -> Iterator[ev.Event]:
 
 
 def outcome(tool: str, observation: str) -> dict[str, Any]:
-    """Parse the outcome of a call from the text of its observation.
+    """Parse the outcome of a call from the text of its observation, because the format has no fields for the outcome.
 
     The outcome has the keys `exit_code`, `timed_out`, `error`, `stdout` and `stderr`, as far as the text shows them.
-
-    The format of the paper's package has no fields for these values.
     """
     facts: dict[str, Any] = {}
     rest = observation

@@ -352,7 +352,7 @@ def send(content: dict[str, Any], address: str) -> str:
     data, kind = _encoded(content)
     headers = {"Content-Type": kind, **_headers(address)}
     parts = urllib.parse.urlsplit(address)
-    # urllib would take a user name and a password in the address for a part of the host's name. They are in a header.
+    # urllib would take a user name and a password in the address for a part of the host's name. A header has them.
     asked = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     shown = public_address(address)
     request = urllib.request.Request(asked, data, headers, method="POST")

@@ -160,7 +160,7 @@ def seconds(value: Any) -> float | None:
 
 
 def iso_time(value: float | None) -> str | None:
-    """Format a Unix time in seconds as ISO 8601 in UTC. Return None for 0, an unknown time, and for invalid times."""
+    """Format a Unix time in seconds as ISO 8601 in UTC. Return None for 0, which means unknown, and invalid times."""
     if not value:
         return None
     try:

@@ -123,7 +123,7 @@ FORMATS: dict[str, RecordFormat] = {
         ),
         RecordFormat(
             "opentelemetry", "OpenTelemetry spans", (".otlp.json",),
-            "It cannot be read again: spans are for looking at.",
+            "It cannot be read again: spans are only for viewers.",
         ),
     )
 }  # fmt: skip

@@ -246,7 +246,7 @@ def modern_client(message: RpcMessage) -> ClientFacts:
         asked = version if len(version) < 40 else ""
         raise McpError(
             UNSUPPORTED_VERSION,
-            f"This server speaks {MODERN}, and with a handshake {', '.join(LEGACY)}.",
+            f"This server speaks the protocol version {MODERN}, and after a handshake also {', '.join(LEGACY)}.",
             data={"supported": [MODERN, *LEGACY], "requested": asked},
         )
     if not isinstance(capabilities, dict):

@@ -25,7 +25,7 @@ META_CLIENT = "io.modelcontextprotocol/clientInfo"
 META_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 META_SERVER = "io.modelcontextprotocol/serverInfo"
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""Maximum bytes of a message."""
+"""Maximum size of a message in bytes."""
 
 
 class McpError(LLMSandboxError):

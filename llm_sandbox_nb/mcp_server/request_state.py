@@ -50,7 +50,7 @@ class StateSigner:
         """Return the subject of the question, and mark the state as used.
 
         Raises:
-            RequestStateError: if the state was not made for a question about this request.
+            RequestStateError: if the state is not valid, or not for this caller and request.
         """
         if not isinstance(state, str) or len(state) > _MAX_STATE_CHARACTERS:
             raise RequestStateError

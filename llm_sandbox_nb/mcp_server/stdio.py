@@ -104,7 +104,7 @@ class StdioServer:
         else:
             self._write(response(id, result))
 
-    # --- see `ClientLink` ---
+    # --- methods of `ClientLink` ---
 
     def notify(self, message: Json) -> None:
         self._write(message)

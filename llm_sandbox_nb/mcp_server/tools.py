@@ -1,7 +1,7 @@
 """Tools that an outside agent can call over MCP, and the check of a call's arguments.
 
-Clients compare the hash of a definition with the hash that their user approved. So the definitions are constant and
-sorted, and contain no text of a file or a run.
+Some clients accept a definition only if its hash is the hash that their user approved. So the definitions are constant
+and sorted, and contain no text of a file or a run.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Final
 from llm_sandbox_nb.errors import LLMSandboxError
 
 STOPPED = (
-    "A person has ended the work of outside agents in this sandbox: ask them, %sandbox mcp in the notebook allows it "
-    "again."
+    "A person has ended the work of outside agents in this sandbox: ask this person; %sandbox mcp in the notebook "
+    "allows it again."
 )
 MAX_WAIT_SECONDS = 240.0
 """Maximum number of seconds that one call may wait. Many clients give up after 300 seconds."""
@@ -93,7 +93,7 @@ _DEFINITIONS = (
         {
             "command": _text("The command; several lines are fine."),
             # As `sandbox/contract.py:DEFAULT_COMMAND_TIMEOUT`, which this package must not import.
-            "timeout": _number("Seconds after which the command and all it started are ended.", 120),
+            "timeout": _number("Seconds after which the command and all its processes are ended.", 120),
             "wait": _WAIT,
         },
         ("command",),
@@ -131,7 +131,7 @@ _DEFINITIONS = (
     ToolDefinition(
         "write_file",
         "Write a file",
-        "Write a whole file, and make the folders that it lies in. An existing file is replaced.",
+        "Write a whole file, and make its folders if they are missing. An existing file is replaced.",
         {"path": _text("The file."), "content": _text("All of its text.")},
         ("path", "content"),
         destructive=True,
@@ -140,11 +140,11 @@ _DEFINITIONS = (
     ToolDefinition(
         "edit_file",
         "Edit a file",
-        "Replace text in a file. `old_string` has to be in it exactly once, unless replace_all is true.",
+        "Replace text in a file. The file has to contain `old_string` exactly once, unless replace_all is true.",
         {
             "path": _text("The file."),
-            "old_string": _text("The text to replace, exact to the blank."),
-            "new_string": _text("What replaces it; empty removes it."),
+            "old_string": _text("The text to replace, with exactly the same blanks."),
+            "new_string": _text("The new text. An empty text removes `old_string`."),
             "replace_all": {"type": "boolean", "description": "Replace every occurrence.", "default": False},
         },
         ("path", "old_string", "new_string"),
@@ -170,10 +170,10 @@ _DEFINITIONS = (
     ToolDefinition(
         "list_checkpoints",
         "List checkpoints",
-        "List the steps that `rewind`, `fork` and `show_changes` can name, newest first. The files are kept after each "
-        "step.",
+        "List the steps that `rewind`, `fork` and `show_changes` can name, newest first. The files as they were after "
+        "each step are kept.",
         {
-            "limit": _number("How many.", 20, whole=True),
+            "limit": _number("The most steps in the list.", 20, whole=True),
             "before": _number("Only steps before this one.", 0, whole=True),
         },
         read_only=True,
@@ -181,7 +181,7 @@ _DEFINITIONS = (
     ToolDefinition(
         "create_checkpoint",
         "Label a checkpoint",
-        "Give the files as they are now a label, so that `rewind` can name it.",
+        "Label the present state of the files, so that `rewind` can name it.",
         {"label": _text("A short name.")},
         ("label",),
     ),
@@ -200,9 +200,9 @@ _DEFINITIONS = (
     ToolDefinition(
         "rewind",
         "Rewind",
-        "Make all files, and the shell, what they were after an earlier step. Programs that run are ended. The steps "
-        "after it are kept as an earlier attempt, and nothing is lost: `rewind` with to=`undo` returns. Use it as "
-        "often as you like. If a person or another run has changed files since, you are asked first.",
+        "Restore all files and the shell to their state after an earlier step. Running programs are ended. The later "
+        "steps are kept as an earlier attempt, and nothing is lost: `rewind` with to=`undo` restores them. Rewind as "
+        "often as you like. If a person or another run has changed files since then, you are asked first.",
         {"to": _text(f"Where to: {_POINT}, or `undo` for the state before the newest rewind.")},
         ("to",),
         destructive=True,

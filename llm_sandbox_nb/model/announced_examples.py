@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 _COLON = r"\b[^.,;:]{0,30}[:：]\s*\Z"
-"""Matches the text from a verb to the colon before a quotation, such as `, as follows:` after "The log reads"."""
+"""Matches the text from a verb to the colon before a quotation, such as ` as follows:` after "The log reads"."""
 _WORDS = {
     "English": (
         r"\bfor (?:example|instance)\b", r"\bexamples?\b", r"\be\.?g\.", r"\bsuch as\b", r"\bsyntax\b",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from llm_sandbox_nb.model.text_formats import END_TOKENS, Written, WrittenCalls, after_space, read_value
 
 _MAX_BROKEN_HEADERS = 20_000
-"""Number of incomplete headers after which the rest of a reply is ignored."""
+"""Number of incomplete channel headers after which the rest of a reply is ignored."""
 
 
 def read_channels(text: str) -> ChannelReply | None:

@@ -72,10 +72,10 @@ class Access:
     def target(
         self, route: Route, name: str, key_names: tuple[str, ...], *, answered: bool = False
     ) -> Target:
-        """Return the facts about the model `name` and its server that error messages need.
+        """Return the facts that error messages need about the model `name` and its server.
 
-        `key_names` are the environment variables that can contain the key. They are empty if one of these variables
-        is set. `answered` is True after the first reply.
+        `key_names` are the environment variables that can contain the key, or an empty tuple if one of them is set.
+        `answered` is True after the first reply.
         """
         return Target(
             model=name,

@@ -115,7 +115,7 @@ def find_overflow(text: str, *, refused: bool = False) -> Overflow | None:
     """Return the numbers in an error message about an overflow, or None for any other error.
 
     `refused` is True if the server refused the request (status 400 or 413). In this case, a message in unknown words
-    counts too, if it contains "context", "token" or "tokens", and a number.
+    counts too, if it contains a number, the word "context", and the word "token" or "tokens".
     """
     completion = _first(_COMPLETION_LIMITS, text)
     overflow = _KNOWN_WORDING.search(text) or completion or (refused and _LIKELY_OVERFLOW.search(text))

@@ -45,7 +45,7 @@ class Reply:
     left_out: tuple[str, ...] = ()
     """Names of settings that were not sent because the model does not accept them."""
     written: bool = False
-    """True if the model wrote the calls in its text, where they were found."""
+    """True if the calls were found in the text that the model wrote."""
     raw_text: str | None = None
     """Text before calls or thoughts were removed from it. None if nothing was removed."""
     refused_call: str = ""
@@ -122,7 +122,7 @@ class ModelSettings:
 
 @runtime_checkable
 class Model(Protocol):
-    """Interface of a model. A model asks a server, plays a script, or samples tokens from a network in training."""
+    """Interface of a model. A model asks a server, plays a script, or samples tokens from a network that is trained."""
 
     name: str
     scripted: bool
@@ -190,8 +190,8 @@ class Recalls(Protocol):
 
         Args:
             learned: newest `ModelError.learned`. The record may come from a stranger, so the values are not trusted.
-            replies: for each earlier reply, its message, its reasoning, and True if its calls are native. The server
-                returned a native call as a call, and not in the text.
+            replies: for each earlier reply, its message, its reasoning, and True if its calls are native. A call is
+                native if the server returned it as a call, and not in the text.
         """
         ...
 
@@ -201,7 +201,7 @@ class ServedHere(Protocol):
     """Model whose server is a child of this process."""
 
     def served_by(self) -> Mapping[str, Any]:
-        """Return the facts about the model's file and engine for the run's record. Before `check`, return no facts."""
+        """Return facts about the model's file and engine for the record of a run. Before `check`, return no facts."""
         ...
 
     def introduction(self) -> str:

@@ -1,4 +1,4 @@
-"""Conversion of the exception of a failed request to a `ModelError`. Its message is one sentence with advice."""
+"""Conversion of the exception of a failed request to a `ModelError`, whose message is one sentence with advice."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def _rate_limit(failure: Failure, target: Target) -> ModelError | None:
     match = _PER_MINUTE.search(failure.text)
     if match and (needed := _int(match[2])) > (allowed := _int(match[1])):
         return ModelError(
-            f"One request needs {needed} tokens and the account may use {allowed} a minute with "
+            f"One request needs {needed} tokens, but the account may use only {allowed} tokens a minute with "
             f"{target.model}: lower the maximum tokens per call or ask for a higher limit.",
             kind="rate_limit",
         )
@@ -409,7 +409,7 @@ class Failure:
     detail: str
     """Error message of the provider, to be shown to the person."""
     types: frozenset[str]
-    """Names of all exception classes in the chain, and of their base classes."""
+    """Names of the classes of all exceptions in the chain, and of the base classes of these classes."""
     parameter: str | None = None
     """Parameter that the provider refuses."""
 
@@ -452,7 +452,7 @@ def examine(error: BaseException) -> Failure:
 def _texts(parts: list[BaseException]) -> list[str]:
     """Return the texts of the exceptions.
 
-    LiteLLM's exceptions are skipped if any other exception has a text, because they contain tracebacks and links.
+    The texts of LiteLLM's exceptions contain tracebacks and links. So they are used only if there is no other text.
     """
     originals = [part for part in parts if not type(part).__module__.startswith("litellm.exceptions")]
     texts = [str(part) for part in originals if str(part)] or [str(part) for part in parts if str(part)]

@@ -41,7 +41,7 @@ class PerConversation(Generic[_T]):
 
 
 def same_beginning(old: list[Message], new: list[Message]) -> int:
-    """Return the number of equal messages at the beginning of both lists."""
+    """Return the number of messages at the beginning that are equal in both lists."""
     shorter = min(len(old), len(new))
     # This is fast, because the comparison of lists skips the content of identical objects.
     if old[:shorter] == new[:shorter]:
@@ -50,7 +50,7 @@ def same_beginning(old: list[Message], new: list[Message]) -> int:
 
 
 class KnownHistory:
-    """Counts and call ids of one history."""
+    """Number of replies, number of characters, and call ids of one history."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
@@ -77,7 +77,7 @@ class KnownHistory:
 
 
 class KnownHistories:
-    """Known histories of the conversations of a model."""
+    """Cache of known histories, for the conversations of a model."""
 
     def __init__(self) -> None:
         self._known: PerConversation[KnownHistory] = PerConversation()
@@ -104,7 +104,7 @@ class SentHistories:
         self._sent: PerConversation[tuple[list[Message], list[str]]] = PerConversation()
 
     def to_json(self, messages: list[Message], convert: Callable[[list[Message]], list[Message]]) -> str:
-        """Return the JSON of `messages`, in the form that `convert` gives them.
+        """Return the messages, converted by `convert`, as a JSON list.
 
         `convert` is called with the new messages only, so it must convert each message independently of the others.
         """

@@ -1,6 +1,6 @@
 """Requests to a model through LiteLLM: one streamed request for each reply, without retries.
 
-LiteLLM is imported only when it is needed. Features of LiteLLM that connect to other servers are turned off.
+LiteLLM is imported only when it is needed. Its features that connect to servers other than the model's are turned off.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def backend() -> Any:
     # In other modes, LiteLLM reads a `.env` file in a parent folder.
     os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
     collecting = gc.isenabled()
-    gc.disable()  # the import makes millions of permanent objects and is a fifth faster without the collector
+    # The import makes millions of permanent objects, and is a fifth faster without the garbage collector.
+    gc.disable()
     try:
         litellm: Any = importlib.import_module("litellm")
     finally:
@@ -156,7 +157,7 @@ class LiteLLMTransport:
             "timeout": httpx.Timeout(request.timeout, connect=min(request.timeout, 30.0)),
             "num_retries": 0,
             "max_retries": 0,
-            # Without this, LiteLLM 1.106 and later look for tools that LiteLLM runs itself, and need another package.
+            # Without this, LiteLLM 1.106 and later search for tools that they run themselves, which needs a package.
             "_skip_mcp_handler": True,
         }
         if request.stream_options:

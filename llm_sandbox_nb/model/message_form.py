@@ -65,7 +65,7 @@ ReasoningOf = Callable[[dict[str, Any]], str]
 def clean_messages(
     messages: list[dict[str, Any]], form: MessageForm, reasoning_of: ReasoningOf | None = None
 ) -> list[dict[str, Any]]:
-    """Convert the history to the form and the fields that the server accepts."""
+    """Convert the history to the form that the server accepts."""
     names = _called_names(messages) if "name" in form.wanted else {}
     cleaned = [_clean(message, form, reasoning_of, names) for message in messages]
     if form.no_system:

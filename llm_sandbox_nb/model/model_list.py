@@ -1,4 +1,4 @@
-"""LiteLLM's list of models with providers, context limits and prices. LiteLLM is not imported to read its file."""
+"""LiteLLM's list of models with providers, context limits and prices. This module does not import LiteLLM."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def models_of_list() -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def providers() -> frozenset[str]:
-    """Return the names of LiteLLM's providers, which stand before the slash in a model's name."""
+    """Return the names of LiteLLM's providers. In a model's name, the provider is before the slash."""
     try:
         source = (_folder() / "types" / "utils.py").read_text("utf-8")
     except OSError:

@@ -88,7 +88,7 @@ def _wrong(name: str, problem: str) -> ModelError:
 
 
 def _left_out(url: httpx.URL, environment: Mapping[str, str]) -> bool:
-    """Return True if NO_PROXY contains the host's name, the end of the name, the IP address, or its IP network."""
+    """Return True if NO_PROXY contains `*`, the host's name or its end, or the host's IP address or IP network."""
     host = url.host.strip("[]").casefold()
     try:
         number = ipaddress.ip_address(host)
@@ -172,7 +172,7 @@ async def _check_encoding(response: httpx.Response) -> None:
 
 
 async def check_redirect(response: httpx.Response) -> None:
-    """Raise ModelError for a redirect to another server, because that server would get the conversation, perhaps a key.
+    """Raise ModelError for a redirect to another server, which would get the conversation, and perhaps a key.
 
     Another port counts as another server, because another program may answer there. If the redirect stays on the same
     server, a POST request stays a POST request.

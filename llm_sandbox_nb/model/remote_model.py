@@ -82,9 +82,8 @@ class RemoteModel:
         self._known = KnownHistories()
         self._reasonings = ReasoningOfMessages()
         self._found: Found | None = None
-        """Server that `look_up` found after the answer that a path or model does not exist. None if `look_up` was not
-        called, or found no server. Then the next such answer calls `look_up` (again): a person may have corrected the
-        server meanwhile."""
+        """Server that `look_up` found after an answer "not found". While this is None, each such answer causes a new
+        lookup, because a person may have corrected the server since the previous lookup."""
         self._reported: tuple[float, bool, int | None] = (-_REPORT_SECONDS, False, None)
         """Newest report of the context limit: the time of the report, True if the server had replied before it, and the
         limit in tokens."""
@@ -134,7 +133,7 @@ class RemoteModel:
         provider, slash, _ = self.name.partition("/")
         if self._access.api_base or self._access.has_known_key(provider):
             return
-        # A key can also be set in the module of LiteLLM, but only after LiteLLM was imported.
+        # A program can set a key in the module of LiteLLM too. Before this module is imported, it has no key.
         if slash and provider == "anthropic" and "litellm" not in sys.modules:
             if os.environ.get("ANTHROPIC_AUTH_TOKEN"):
                 return
@@ -297,8 +296,8 @@ class RemoteModel:
             self._found = await look_up(address, self._access.key(route))
             if self._found is None:
                 return ModelError(
-                    f"{str(failure).rstrip('.')}; nothing lists models there (GET {shown.rstrip('/')}/models): most "
-                    "addresses end in /v1.",
+                    f"{str(failure).rstrip('.')}; no server lists its models there (GET {shown.rstrip('/')}/models): "
+                    "most addresses end in /v1.",
                     kind="not_found",
                 )
             if self._found.api_base != address.rstrip("/"):
@@ -309,7 +308,7 @@ class RemoteModel:
                 self._listed_name = name
                 corrected.append(f"the model is called {name} there, not {route.sent_name}")
         if corrected:
-            text = f"The server's list of models says that {' and that '.join(corrected)}: used from now on."
+            text = f"The server's list of models says that {' and that '.join(corrected)}: this is used from now on."
             return ModelError(text, kind="setting", retryable=True)
         return ModelError(
             f"{str(failure).rstrip('.')}; {route.sent_name} was sent, and the server has "
@@ -389,7 +388,7 @@ def _cut_by_limit(assembly: Assembly, calls: tuple[ToolCall, ...], settings: Mod
 
 
 def _usage(assembly: Assembly, calls: tuple[ToolCall, ...], prompt_characters: int) -> Usage:
-    """Return the token counts of a reply. Counts that the server did not report are estimated, without a cost."""
+    """Return the token counts of a reply. Estimate counts that the server did not report. An estimate has no cost."""
     usage = assembly.usage
     reasoning = math.ceil(len(assembly.reasoning) / _CHARACTERS_PER_TOKEN)
     if usage is None:

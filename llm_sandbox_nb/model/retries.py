@@ -138,7 +138,10 @@ def waited_in_vain(error: ModelError, seconds: float) -> ModelError:
 
 
 def smaller_request(settings: ModelSettings, error: ModelError) -> ModelSettings | None:
-    """Return settings for a shorter reply, or None if even a shorter reply would not fit, or for other errors."""
+    """Return settings for a shorter reply after a context overflow.
+
+    Return None if even the shortest reply would not fit, and for any other error.
+    """
     if not isinstance(error, ContextOverflowError):
         return None
     asked = settings.max_tokens

@@ -17,7 +17,7 @@ from llm_sandbox_nb.model.model_list import about, models_of_list, providers
 from llm_sandbox_nb.model.route import Route
 
 OPENAI = "https://api.openai.com/v1"
-# Extended settings that providers with an API of their own accept, with LiteLLM's names for these settings.
+# For providers with an API of their own: the extended settings that they accept, with LiteLLM's name for each setting.
 OWN_API: dict[str, dict[str, str]] = {
     "anthropic": {"top_k": "top_k"},
     "bedrock": {"top_k": "top_k"},
@@ -39,7 +39,7 @@ _OWN_PROTOCOL = frozenset(
 _KEEPS_PROVIDER = frozenset(
     {"openai", "custom_openai", "hosted_vllm", "litellm_proxy", "openrouter", "deepseek"}
 )
-"""Providers with OpenAI's protocol to which LiteLLM sends a model's name without the provider, otherwise unchanged."""
+"""Providers with OpenAI's protocol. From the names of their models, LiteLLM removes only the provider."""
 _DIRECT = frozenset({"openai", "hosted_vllm", "deepseek"})
 """Providers that are asked without LiteLLM."""
 _VERSION = re.compile(r"gpt-(\d+)(?:\.(\d+))?(?:[.-]|$)")

@@ -150,7 +150,7 @@ class Script(_Part):
 
 
 class Player:
-    """Player of a script, which counts the failures of each failing turn."""
+    """Player of a script. It counts how often each turn has failed."""
 
     def __init__(self, script: Script) -> None:
         self.script = script

@@ -94,7 +94,7 @@ class ServerHabits:
     def form(self, reasoning: str, *, openai_compatible: bool) -> MessageForm:
         """Return the form of the history for this server.
 
-        `reasoning` is the message field for reasoning. If the server has asked for another field, this field is used.
+        `reasoning` is the message field for reasoning, unless the server has demanded another field.
         """
         missed = next((name for name in REASONING if name in self.wanted), None)
         return MessageForm(
@@ -177,7 +177,7 @@ def _could_miss(name: str, text: str) -> bool:
 
 
 def _has_results(messages: list[dict[str, Any]], text: str) -> bool:
-    """Return True if the messages contain tool results, which cannot be merged with their neighbors.
+    """Return True if the messages contain tool results, which cannot be merged with other messages.
 
     Return False if the server's error text says that tool results may stand between other messages.
     """

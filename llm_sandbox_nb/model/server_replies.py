@@ -365,7 +365,7 @@ def _usage(found: object) -> Usage | None:
         completion_tokens=completion,
         cached_tokens=cached
         or _count(found.get("prompt_cache_hit_tokens"))
-        or 0,  # the second name is DeepSeek's
+        or 0,  # DeepSeek calls this number `prompt_cache_hit_tokens`
         reasoning_tokens=reasoning or 0,
     )
 

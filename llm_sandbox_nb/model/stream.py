@@ -78,7 +78,7 @@ def split_lone_end(text: str) -> tuple[str, str]:
     Chat templates may write the begin tag at the end of the prompt. For any other reply, the thinking is empty.
     """
     match = _LONE_END.search(text)
-    if match is None or "<think>" in text[: match.start()]:  # an answer can be about both tags
+    if match is None or "<think>" in text[: match.start()]:  # an answer may also mention both tags
         return text, ""
     return text[match.end() :], text[: match.start()]
 
@@ -156,7 +156,7 @@ class Assembly:
     response_id: str | None = None
     response_model: str | None = None
     written: bool = False
-    """True if the model wrote the calls in its text, where they were found."""
+    """True if the calls were found in the text that the model wrote."""
     raw_text: str | None = None
     """Text before calls or thoughts were removed from it. None if nothing was removed."""
     refused_call: str = ""
@@ -166,7 +166,7 @@ class Assembly:
     _block_open: bool = False
     _splitter: ThinkingSplitter = field(default_factory=ThinkingSplitter)
     _shown: int = 0
-    """Number of characters of `text` that callers got. From a mark that may begin a call, the text is held back."""
+    """Number of characters of `text` that were returned. Text from a possible mark of a call on is held back."""
     _late: str = ""
     _length: int = 0
     _extra_length: int = 0
@@ -342,7 +342,7 @@ def _joined(before: Any, value: Any) -> Any:
 
 
 def _separate(call: _OpenCall) -> list[_OpenCall]:
-    """Split a call whose arguments are several JSON objects into several calls, because the model meant them so."""
+    """Split a call whose arguments are several JSON objects into one call for each object."""
     text, found, place = call.arguments.strip(), list[_OpenCall](), 0
     while text.startswith("{", place) and len(found) <= MAX_CALLS:
         try:

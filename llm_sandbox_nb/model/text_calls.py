@@ -157,7 +157,7 @@ class _Found:
 
 
 def _find(text: str, offered: Mapping[str, Mapping[str, Any]], bash_blocks: bool) -> _Found:
-    """Find calls with marks. If there are none, find calls at the end of the text, in a fenced block or bare."""
+    """Find calls with marks. If there are none, find calls without marks at the end of the text."""
     nothing = _Found([], text)
     end = END_TOKENS.search(text, max(0, len(text) - 400)).start()  # type: ignore[union-attr] # matches an empty text too
     groups = tuple(
@@ -239,7 +239,7 @@ _MARKS = tuple({mark for format in FORMATS for mark in format.begins})
 
 
 def begin_of_mark(text: str, place: int, *, whole: bool = False) -> int:
-    """Return the place of the next mark after `place`, or the length of the text if no mark follows.
+    """Return the place of the next mark from `place` on, or the length of the text if no mark follows.
 
     Unless `whole` is True, the beginning of a mark at the end of the text counts as a mark.
     """

@@ -32,7 +32,7 @@ class Format:
 
     families: str
     mark: str
-    """Regular expression without groups for the beginning of a call."""
+    """Regular expression for the mark with which a call begins. It has no capturing groups."""
     read: Reader
     example: str
     """Call of the tool `ls` with the argument `d`."""
@@ -537,7 +537,7 @@ def read_python_calls(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 
 
 def python_calls(source: str) -> WrittenCalls:
-    """Return the calls in a Python list of calls, or a single Python call. Return no calls for any other source."""
+    """Return the calls in a Python list of calls, or a single Python call. For any other source, return no calls."""
     outside = before = 0
     for token in _TOKENS.finditer(source):
         outside += token.start() - before + 1

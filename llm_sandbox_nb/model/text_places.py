@@ -66,10 +66,7 @@ _CLOSING = {
 
 @functools.lru_cache(maxsize=64)
 def places_of(groups: tuple[str, ...]) -> re.Pattern[str]:
-    """Make a pattern for all places that matter for calls.
-
-    These places are fences, inline code, comments, results, and marks of the given forms.
-    """
+    """Make a pattern for fences, inline code, comments, results, and the marks of the forms with the names `groups`."""
     marks = [(name, *_split_mark(BY_GROUP[name])) for name in groups]
     return _any_of([*_CODE, *((first, _named(name, rest)) for name, first, rest in marks)])
 
@@ -119,7 +116,7 @@ class Lines:
     def end_of_code(self, place: int, floor: int) -> int:
         """Return the end of the code or quote that contains a place, or 0 if the place is in neither.
 
-        `floor` is the end of the last block, comment or call, which cannot be a part of the searched code.
+        `floor` is the end of the last block, comment or call. The code or quote around `place` begins after it.
         """
         text, known = self._text, max(self._asked, floor)
         if (line := text.rfind("\n", known, place)) >= 0:

@@ -39,7 +39,7 @@ class ModelTransport(Protocol):
         ...
 
     def target(self, name: str, *, answered: bool) -> Target:
-        """Return the facts about the model `name` and its server that error messages need.
+        """Return the facts that error messages need about the model `name` and its server.
 
         `answered` is True after the first reply.
         """

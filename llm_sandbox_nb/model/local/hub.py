@@ -56,7 +56,7 @@ def fetch_hub_file(repository: str, file: str, stop: Stop) -> Path:
         ) from error
     except FetchStoppedError:
         raise
-    except Exception as error:  # from any HTTP library
+    except Exception as error:  # huggingface_hub may use any HTTP library
         raise _unreachable(name, error) from error
     _check_sum(path, name, stop)
     return path

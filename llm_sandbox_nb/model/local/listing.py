@@ -44,7 +44,7 @@ def models_text() -> str:
         lines.append(f"{'':<26} {model['source']}, sha256 {model['sha256']}")
     use = "Use one with `--model NAME`; it is fetched when it is first used, or with `models --fetch NAME`."
     lines += ["", missing_extra() or use]
-    lines.append(f"Any other: {PREFIX}PATH.gguf or {PREFIX}hf:OWNER/REPOSITORY/FILE.gguf.")
+    lines.append(f"For any other model: {PREFIX}PATH.gguf or {PREFIX}hf:OWNER/REPOSITORY/FILE.gguf.")
     lines.append(f"Fetched models are in {models_folder()}.")
     return "\n".join(lines)
 

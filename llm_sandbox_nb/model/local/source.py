@@ -1,4 +1,4 @@
-"""Source of a local model's file. In `local/NAME`, NAME is in the table, a path, or `hf:OWNER/REPOSITORY/FILE`."""
+"""Source of a local model's file. `local/NAME` contains a name of the table, a path, or `hf:OWNER/REPOSITORY/FILE`."""
 
 from __future__ import annotations
 

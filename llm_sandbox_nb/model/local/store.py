@@ -97,7 +97,7 @@ def fetch_once(
     this function gives the incomplete file to `write` again. If `target` exists, do nothing.
 
     Raises:
-        ModelError: if the file cannot be fetched or written, or has a wrong size or checksum. Then the file is removed.
+        ModelError: if the file cannot be fetched or written, or has a wrong size or checksum. A wrong file is removed.
         FetchStoppedError: if all callers have stopped waiting.
     """
     with only_here(target, stop):
@@ -129,8 +129,8 @@ def note_about(partial: Path) -> Path:
 def another_file(name: str, found: str, expected: str) -> ModelError:
     """Return the error for a fetched file that has the SHA-256 `found` instead of `expected`, and was removed."""
     return ModelError(
-        f"The file fetched for {name} is another file (sha256 {found[:16]}..., and {expected[:16]}... was expected): "
-        "it was removed; try again, and if it stays so, its source has another file.",
+        f"The file fetched for {name} is another file than expected (sha256 {found[:16]}... instead of "
+        f"{expected[:16]}...) and was removed: try again; if this happens again, the source offers another file.",
         kind="setup",
     )
 

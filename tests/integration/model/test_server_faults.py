@@ -529,7 +529,7 @@ def test_an_address_with_nothing_behind_it_is_one_sentence_at_once(elsewhere: An
         error = failure(model_at(server, api_base=server.root))
         assert len(server.misses) == 1
     assert error.kind == "not_found"
-    assert "nothing lists models there" in str(error)
+    assert "no server lists its models there" in str(error)
 
 
 # --------------------------------------------------------------------------------------- keys
