@@ -341,7 +341,7 @@ def _policy(failure: Failure, target: Target) -> ModelError | None:
     if "ContentPolicyViolationError" not in failure.types and "content_policy_violation" not in failure.text:
         return None
     return ModelError(
-        f"{target.model} declined by its content policy ({failure.detail}): rephrase the task.",
+        f"{target.model} refused to answer because of its content policy ({failure.detail}): rephrase the task.",
         kind="content_policy",
     )
 

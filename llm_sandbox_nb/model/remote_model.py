@@ -311,7 +311,7 @@ class RemoteModel:
             text = f"The server's list of models says that {' and that '.join(corrected)}: this is used from now on."
             return ModelError(text, kind="setting", retryable=True)
         return ModelError(
-            f"{str(failure).rstrip('.')}; {route.sent_name} was sent, and the server has "
+            f"{str(failure).rstrip('.')}; {route.sent_name} was sent, but the server has "
             f"{listed_text(self._found.models)}.",
             kind="not_found",
         )

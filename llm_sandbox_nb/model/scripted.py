@@ -138,7 +138,7 @@ class Script(_Part):
             if self.turns and any(call.tool == "submit" for call in self.turns[-1].calls):
                 return self.turns[-1]
             raise ModelError(
-                f"The script ends after {len(self.turns)} turns and the conversation needs turn "
+                f"The script ends after {len(self.turns)} turns, but the conversation needs turn "
                 f"{number + 1}: let its last turn call submit, or add turns.",
                 kind="script",
             )

@@ -99,7 +99,7 @@ def read_header(path: Path) -> GgufHeader:
             return _Reader(file, path.stat().st_size).header()
     except OSError as error:
         raise ModelError(
-            f"The model's file {path} cannot be read ({error.strerror or error}): check its rights.",
+            f"The model's file {path} cannot be read ({error.strerror or error}): check its permissions.",
             kind="setup",
         ) from error
     except _NotGgufError as error:
@@ -160,7 +160,7 @@ class _Reader:
         kind, count = self._number("I"), self._number("Q")
         if count > _MAX_LIST_ITEMS or kind == _ARRAY:
             raise _NotGgufError(
-                "is not a valid GGUF file: a list in its header is too long or in another list."
+                "is not a valid GGUF file: a list in its header is too long, or is inside another list."
             )
         if kind == _STRING:
             for _ in range(count):

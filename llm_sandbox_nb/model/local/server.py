@@ -85,8 +85,8 @@ def plan_server(file: Path, name: str, header: GgufHeader) -> ServerPlan:
     needed = fixed + per_token * context
     if needed > free:
         raise ModelError(
-            f"{name} needs about {format_size(needed)} of memory, and {format_size(free)} are free here: end other "
-            "programs and kernels, or choose a smaller model (`llm-sandbox-nb models` lists some).",
+            f"{name} needs about {format_size(needed)} of memory, but only {format_size(free)} are free here: end "
+            "other programs and kernels, or choose a smaller model (`llm-sandbox-nb models` lists some).",
             kind="setup",
         )
     slots = max(1, min(_MAX_SLOTS, fits // context))

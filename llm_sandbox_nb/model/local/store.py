@@ -54,8 +54,8 @@ def check_disk(folder: Path, needed: int, name: str) -> None:
         raise _not_usable(folder, error) from error
     if free < needed:
         raise ModelError(
-            f"{name} needs {format_size(needed)} of disk to be fetched, and {folder} has {format_size(free)}: free "
-            f"space, or name a folder on another disk in {FOLDER_VARIABLE}.",
+            f"{name} needs {format_size(needed)} of disk to be fetched, but {folder} has only {format_size(free)}: "
+            f"free disk space, or name a folder on another disk in {FOLDER_VARIABLE}.",
             kind="setup",
         )
 
@@ -146,7 +146,7 @@ def known_sum(path: Path, name: str, stop: Stop) -> str:
         found = computed_sum(path, f"Checking {name}", stop)
     except OSError as error:
         raise ModelError(
-            f"The model's file {path} cannot be read ({error.strerror or error}): check its rights.",
+            f"The model's file {path} cannot be read ({error.strerror or error}): check its permissions.",
             kind="setup",
         ) from error
     _remember(path, found)

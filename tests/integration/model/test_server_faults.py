@@ -500,7 +500,7 @@ def test_a_model_that_is_not_there_is_told_with_those_that_are() -> None:
         error = failure(model_at(server, "openai/nope"))
         assert len(server.posts) == 1
     assert error.kind == "not_found"
-    assert "nope was sent, and the server has openai/gpt-oss-20b, deepseek/deepseek-r1" in str(error)
+    assert "nope was sent, but the server has openai/gpt-oss-20b, deepseek/deepseek-r1" in str(error)
 
 
 LM_STUDIO = Answer(200, {"error": "Unexpected endpoint or method. (POST /chat/completions)"})
