@@ -93,7 +93,7 @@ class ModelReply(RecordEntry):
 
 @dataclass
 class CallResult(RecordEntry):
-    """Result of a call in the preceding reply. `streams` contains stdout and stderr if they are known."""
+    """Result of a call in the preceding reply. `streams` contains stdout and stderr. They are empty if not known."""
 
     call_id: str
     observation: str

@@ -162,7 +162,7 @@ def outcome(tool: str, observation: str) -> dict[str, Any]:
     streams = _STREAMS.fullmatch(rest)
     facts["stdout"] = streams[1] if streams else rest
     facts["stderr"] = (streams[2] or "") if streams else ""
-    if "exit_code" not in facts:  # the package writes -1 for a time-out and for its own failures
+    if "exit_code" not in facts:  # for a time-out and for its own failures, the package writes the exit code -1
         facts |= {"timed_out": True} if _TIMEOUT_TEXT in facts["stdout"][:200] else {"error": "failed"}
     return facts
 

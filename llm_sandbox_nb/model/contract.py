@@ -198,7 +198,7 @@ class Recalls(Protocol):
 
 @runtime_checkable
 class ServedHere(Protocol):
-    """Model whose server is a child of this process."""
+    """Model whose server is a child process of this process."""
 
     def served_by(self) -> Mapping[str, Any]:
         """Return facts about the model's file and engine for the record of a run. Before `check`, return no facts."""

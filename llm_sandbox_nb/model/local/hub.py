@@ -19,7 +19,7 @@ def fetch_hub_file(repository: str, file: str, stop: Stop) -> Path:
 
     Raises:
         ModelError: if the file cannot be fetched, or differs from the file in the repository.
-        FetchStoppedError: if all callers have stopped waiting.
+        FetchStoppedError: if `stop` is set.
     """
     import huggingface_hub
     from huggingface_hub import errors

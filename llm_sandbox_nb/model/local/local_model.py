@@ -34,7 +34,7 @@ class _Served:
 
 
 class LocalModel:
-    """Model that a child of this process serves. The function `model_names.make_model` makes such models."""
+    """Model that is served by a child process. The function `model_names.make_model` makes such models."""
 
     scripted = False
 

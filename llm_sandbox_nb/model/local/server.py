@@ -142,7 +142,7 @@ class ModelServer:
 
         Raises:
             ModelError: if the server cannot load the model.
-            FetchStoppedError: if all callers have stopped waiting.
+            FetchStoppedError: if `stop` is set.
         """
         # The thread must live as long as the process: on Linux, the kernel kills the process when the thread
         # that started the process ends.
@@ -286,7 +286,7 @@ def serve(file: Path, name: str, header: GgufHeader, stop: Stop) -> ModelServer:
 
     Raises:
         ModelError: if the memory is too small, or the model cannot be loaded.
-        FetchStoppedError: if all callers have stopped waiting.
+        FetchStoppedError: if `stop` is set.
     """
     while not _starting.acquire(timeout=0.2):
         stop.check()

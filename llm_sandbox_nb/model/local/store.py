@@ -66,7 +66,7 @@ def only_here(target: Path, stop: Stop) -> Iterator[None]:
 
     Raises:
         ModelError: if the folder cannot be written.
-        FetchStoppedError: if all callers have stopped waiting.
+        FetchStoppedError: if `stop` is set.
     """
     import filelock
 
@@ -98,7 +98,7 @@ def fetch_once(
 
     Raises:
         ModelError: if the file cannot be fetched or written, or has a wrong size or checksum. A wrong file is removed.
-        FetchStoppedError: if all callers have stopped waiting.
+        FetchStoppedError: if `stop` is set.
     """
     with only_here(target, stop):
         if target.exists():

