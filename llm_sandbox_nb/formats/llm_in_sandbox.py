@@ -162,7 +162,8 @@ def outcome(tool: str, observation: str) -> dict[str, Any]:
     streams = _STREAMS.fullmatch(rest)
     facts["stdout"] = streams[1] if streams else rest
     facts["stderr"] = (streams[2] or "") if streams else ""
-    if "exit_code" not in facts:  # for a time-out and for its own failures, the package writes the exit code -1
+    # The paper's package writes the exit code -1 for a time-out, and for its own failures.
+    if "exit_code" not in facts:
         facts |= {"timed_out": True} if _TIMEOUT_TEXT in facts["stdout"][:200] else {"error": "failed"}
     return facts
 

@@ -133,7 +133,7 @@ class RemoteModel:
         provider, slash, _ = self.name.partition("/")
         if self._access.api_base or self._access.has_known_key(provider):
             return
-        # A program can set a key in the module of LiteLLM too. Before this module is imported, it has no key.
+        # A program can also set a key in LiteLLM's module, but only after it has imported this module.
         if slash and provider == "anthropic" and "litellm" not in sys.modules:
             if os.environ.get("ANTHROPIC_AUTH_TOKEN"):
                 return

