@@ -26,7 +26,7 @@ _BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking")
 
 
 def fits(content: Any) -> bool:
-    """Return True for a conversation that has a field `system`, or a block type that only this API has."""
+    """Return True if parsed JSON is a conversation with a field `system`, or with a block type of this API alone."""
     messages = messages_of(content)
     if messages is None:
         return False
@@ -41,7 +41,7 @@ def fits(content: Any) -> bool:
 
 
 def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[int] = ()) -> WrittenRecord:
-    """Write the document of a branch. System messages are joined, and consecutive results become one message."""
+    """Write the document of a branch. All system messages are joined. Consecutive results become one user message."""
     system: list[str] = []
     messages: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] = []
@@ -64,7 +64,7 @@ def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[i
 
 
 def _add(messages: list[dict[str, Any]], role: str, blocks: list[dict[str, Any]]) -> None:
-    """Add blocks to the last message if its role is the same, or else to a new message. Roles must alternate."""
+    """Add blocks to the last message if it has the same role, else to a new message. In this API, roles alternate."""
     if messages and messages[-1]["role"] == role:
         messages[-1]["content"] += blocks
     else:

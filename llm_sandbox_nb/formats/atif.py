@@ -1,8 +1,8 @@
 """Reading and writing of the Agent Trajectory Interchange Format (ATIF), which Harbor and others use.
 
 Version 1.8 is written, and versions 1.0 to 1.8 are read. Each branch is a separate file. The step of a reply also
-contains the results of its calls. If the file of an earlier branch contains a step too, the step is marked
-`is_copied_context`, so that training does not count the step twice.
+contains the results of its calls. A step that is also in the file of an earlier branch is marked `is_copied_context`,
+so that training does not count the step twice.
 """
 
 from __future__ import annotations

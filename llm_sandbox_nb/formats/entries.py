@@ -1,8 +1,8 @@
-"""Entries of a branch in the terms that other formats share: messages, replies, results and an end.
+"""Entries of a branch: the messages, replies, results and end that the formats of other projects have in common.
 
-The writer of a format turns entries into a document, and the reader turns a document into entries. `add_rest` compares
-the entries that were read back from a document with the events of the journal. It stores each difference under the key
-`llm_sandbox_nb` in a field for other programs' data. A format with such a field loses nothing.
+The writer of a format turns entries into a document, and the reader turns a document into entries. Many formats have a
+field for other programs' data. `add_rest` reads a written document back and compares it with the journal. It stores
+each difference in this field, under the key `llm_sandbox_nb`. So such a format loses nothing.
 docs/reference/formats.md lists the losses of all other formats.
 
     entries = entries_of(trajectory)
@@ -25,7 +25,7 @@ from llm_sandbox_nb.trajectory.messages import add_message, add_result, call_ids
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 REST = "llm_sandbox_nb"
-"""Key under which data is stored if a format has no field for it."""
+"""Key for the data of a journal for which a format has no field."""
 MAX_TEXT_CHARACTERS = 1024**2
 """Maximum number of characters of an output. The middle of a longer output is left out."""
 _AFTER_END = (ev.Checked, ev.CheckStarted, ev.Rewarded, ev.Forked, ev.Noted, ev.StepFacts, ev.DoubtsFound,
@@ -51,13 +51,13 @@ class RecordedCall:
 
 @dataclass(kw_only=True)
 class RecordEntry:
-    """Base class of entries. `time` is in seconds since the epoch, or None if the format records no times."""
+    """Base class of entries. `time` is in seconds since 1970 (Unix time), or None if the format records no times."""
 
     time: float | None = None
     rest: Any = None
     """Value of the key `llm_sandbox_nb`: a list of events, each with the fields that the format cannot express."""
     events: list[ev.Event] = field(default_factory=list)
-    """Events in the journal from which the entry was made. Empty if the entry was read from another format."""
+    """Events of a journal from which the entry was made. Empty if the entry was read from another format."""
 
 
 @dataclass
@@ -93,7 +93,7 @@ class ModelReply(RecordEntry):
 
 @dataclass
 class CallResult(RecordEntry):
-    """Result of a call in the preceding reply. `streams` contains stdout and stderr if they are known."""
+    """Result of a call in the preceding reply. `streams` contains stdout and stderr. They are empty if not known."""
 
     call_id: str
     observation: str
@@ -115,7 +115,7 @@ class EntryCheck(NamedTuple):
 
 @dataclass
 class End(RecordEntry):
-    """End of a run, which is the last entry. `reason` is None if the record does not show how the run ended."""
+    """End of a run, always the last entry. `reason` is None if the document does not show how the run ended."""
 
     reason: ev.StopReason | None = None
     answer: str | None = None
@@ -288,7 +288,7 @@ def implied_events(entries: Sequence[RecordEntry]) -> list[list[ev.Event]]:
 
 
 def _digest(entries: Sequence[RecordEntry]) -> str:
-    """Return a digest of the entries, with which the ids of their events begin. Each reading gives the same ids."""
+    """Return a digest of the entries. Event ids begin with it, so that each reading of a file gives the same ids."""
     digest = hashlib.sha256()
     for entry in entries:
         values = [
@@ -349,9 +349,10 @@ def _end_events(step: int, end: End) -> list[ev.Event]:
 
 
 def add_rest(entries: Sequence[RecordEntry], read: Sequence[RecordEntry], places: Sequence[Place]) -> None:
-    """Store the data of `entries` that is missing in `read`, which are the same entries, read back from the document.
+    """Store the data of `entries` that the document does not contain.
 
-    `places` has a place in the document for the missing data of each entry.
+    `read` are the entries that were read back from the document. `places` has, for each entry, the place in the
+    document for its missing data.
     """
     for entry, implied, place in zip(entries, implied_events(read), places, strict=True):
         rest = _difference(entry.events, implied)
@@ -360,10 +361,10 @@ def add_rest(entries: Sequence[RecordEntry], read: Sequence[RecordEntry], places
 
 
 def _difference(actual: Sequence[ev.Event], implied: Sequence[ev.Event]) -> list[dict[str, Any]]:
-    """Return the kind of each event of `actual`, and the fields of the event that differ from `implied`.
+    """Return a dictionary for each event of `actual`: its kind, and those of its fields that differ from `implied`.
 
-    An event is compared with the next event of its kind in `implied`, or with the default values if no such event is
-    left.
+    Each event is compared with the next event of its kind in `implied`. If no such event is left, the event is compared
+    with the default values.
     """
     waiting = [plain_event(event) for event in implied]
     rest = []
@@ -377,7 +378,7 @@ def _difference(actual: Sequence[ev.Event], implied: Sequence[ev.Event]) -> list
 
 
 def plain_event(event: ev.Event) -> dict[str, Any]:
-    """Return an event as JSON values, as in a line of the journal, but without its parent."""
+    """Return an event in the form of a line of the journal, as JSON values, but without the id of its parent."""
     value: dict[str, Any] = json.loads(ev.dump_event(event))
     del value["parent"]
     return value
@@ -438,9 +439,9 @@ class Place(NamedTuple):
 
 @dataclass
 class WrittenRecord:
-    """Document, with a place for each entry. The place stores the data of the entry for which the format has no field.
+    """Written document. `places` has a place for each entry, for the entry's data that has no field in the format.
 
-    There are no places if the format has no fields for other programs' data.
+    `places` is empty if the format has no fields for other programs' data.
     """
 
     content: Any
@@ -448,7 +449,7 @@ class WrittenRecord:
 
 
 def first_task(entries: Iterable[RecordEntry]) -> str:
-    """Return the first message of the user, which is the task in a format that has no field for tasks."""
+    """Return the first message of the user. It counts as the task if a format has no field for tasks."""
     return next(
         (entry.content for entry in entries if isinstance(entry, Message) and entry.role == "user"), ""
     )
@@ -457,7 +458,7 @@ def first_task(entries: Iterable[RecordEntry]) -> str:
 def implied_end(entries: Sequence[RecordEntry]) -> End:
     """Return the end of a run in a format that does not record ends.
 
-    A run has ended if its last reply calls a tool that submits, or if its last entry is a reply without a call.
+    A run has ended if its last reply calls one of `_SUBMIT_TOOLS`, or if its last entry is a reply without a call.
     """
     replies = [entry for entry in entries if isinstance(entry, ModelReply)]
     if not replies:
@@ -471,7 +472,10 @@ def implied_end(entries: Sequence[RecordEntry]) -> End:
 
 
 def conversation(entries: Iterable[RecordEntry]) -> list[dict[str, Any]]:
-    """Return all messages in the form of the chat completions API, even if later requests left out some messages."""
+    """Return all messages of a run, in the form of the chat completions API.
+
+    The run may have left out old messages in its later requests. Here they are included.
+    """
     messages: list[dict[str, Any]] = []
     in_text = False
     for entry in entries:

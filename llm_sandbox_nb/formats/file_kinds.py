@@ -20,7 +20,7 @@ _KINDS_BY_KEY = {
 
 
 def kind_of_bytes(data: bytes) -> str:
-    """Describe a file that is not a JSON object or array. Return an empty text if the file may be one."""
+    """Describe a file that is not a JSON object or array. Return an empty text if it may be an object or array."""
     if not data.strip():
         return "empty"
     named = next((kind for start, kind in _MAGIC if data.startswith(start)), "")

@@ -1,8 +1,8 @@
 """Reading and writing of `.eval` logs with the package of Inspect AI: `pip install llm-sandbox-nb[inspect]`.
 
-A run is a log with one sample. Checkpoints become anchors, a person's decisions on calls become approvals, and each
-branch except HEAD's becomes a span with a branch event. So Inspect's viewer shows all of these. All events of the
-journal can be read back in order.
+A run becomes a log with one sample. Checkpoints become anchors, a person's decisions on calls become approvals, and
+each branch except HEAD's becomes a span with a branch event. Inspect's viewer shows anchors, approvals and spans. All
+events of the journal can be read back in order.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from llm_sandbox_nb.version import __version__
 
 NOT_INSTALLED = "Logs of Inspect need its package: install it with `pip install 'llm-sandbox-nb[inspect]'`."
 MAX_UNPACKED_BYTES = 512 * 1024**2
-"""Maximum size of all files in a log together, when they are unpacked."""
+"""Maximum total size of the unpacked files in a log."""
 _MAX_FILES = 100_000
 _MAX_BRANCH_MESSAGES = 200_000
-"""Maximum number of messages of all branches of a run. The messages that branches share are counted for each branch,
-because they are read again."""
+"""Maximum number of messages of all branches of a run. A message that branches share is read for each of them, so it
+counts several times."""
 _CHUNK_BYTES = 1024**2
 _ZSTANDARD_METHOD = 93
 _MARKER_FILES = ("header.json", "_journal/start.json")
@@ -78,7 +78,7 @@ _STOP_REASONS = {
 
 
 def is_log(data: bytes) -> bool:
-    """Return True if the bytes of a file are a log of Inspect: a ZIP archive with a header, or JSON with `eval`."""
+    """Return True if `data` is a log of Inspect: a ZIP archive with a header, or JSON with `eval` and `version`."""
     if data.startswith(b"PK\x03\x04"):
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -122,9 +122,9 @@ def read(data: bytes) -> list[tuple[str, list[ev.Event]]]:
 
 
 def _repacked(data: bytes) -> bytes:
-    """Return an archive with the same files without compression, because Inspect's reader has no limits for unpacking.
+    """Return an archive with the same files, but not compressed. Inspect's own reader does not limit what it unpacks.
 
-    Raise ValueError if the archive is damaged, or if its unpacked files are larger than the limits.
+    Raise ValueError if the archive is damaged, or if its unpacked files exceed a limit.
     """
     made = io.BytesIO()
     left, containers = MAX_UNPACKED_BYTES, 0
@@ -168,8 +168,8 @@ def _checked(content: bytes) -> bytes:
 def sample_events(sample: dict[str, Any], model: str, name: str) -> list[ev.Event]:
     """Return the events of a sample.
 
-    If the sample contains the order of the journal, the events of all branches are returned in this order. Otherwise,
-    the events are derived from the messages of the sample.
+    If this package wrote the sample, return the events of all branches in the order of the journal. Otherwise, derive
+    the events from the messages of the sample.
     """
     own = mapping(mapping(sample.get("metadata"), "metadata").get(REST) or {}, REST)
     entries = read_sample(sample, model)
@@ -200,7 +200,7 @@ def sample_events(sample: dict[str, Any], model: str, name: str) -> list[ev.Even
 
 
 def read_sample(sample: dict[str, Any], model: str) -> list[RecordEntry]:
-    """Read the entries of a sample from its messages. The sample's events about replies and calls add more data."""
+    """Read the entries of a sample from its messages. Times, token counts and tools are read from its events."""
     own = mapping(sample.get("metadata"), "metadata").get(REST)
     own = own if isinstance(own, dict) else {}
     opening = Opening(run_id=text(own, "run_id"), model=model, time=seconds(sample.get("started_at")))
@@ -379,7 +379,7 @@ def log_content(branches: Sequence[Trajectory], folder: Path | None = None) -> d
 def write_sample(
     trajectory: Trajectory, folder: Path | None, *, with_events: bool = True
 ) -> tuple[dict[str, Any], list[RecordEntry]]:
-    """Return the sample of a branch, and the entries of the branch."""
+    """Return the sample of a branch as parsed JSON, and the entries from which the sample was made."""
     entries = entries_of(trajectory, folder)
     opening, end = entries[0], entries[-1]
     assert isinstance(opening, Opening)
@@ -453,7 +453,7 @@ def _shared(
     messages: Sequence[dict[str, Any]],
     other_messages: Sequence[dict[str, Any]],
 ) -> int:
-    """Return the number of entries, from the beginning on, whose events and messages are equal in two branches."""
+    """Return the number of entries at the beginning of two branches whose events and messages are equal."""
     place = 1
     while place <= min(len(messages), len(other_messages)):
         known = [[event.id for event in of[place].events] for of in (entries, others)]

@@ -1,9 +1,9 @@
 """Reading and writing of `trajectory.json`, the format of the LLM-in-Sandbox paper's package.
 
-Such a file is written next to every journal. As in that package, each call is a record. A reply with several calls
-gives several records, and only the first of them has the thought. The records are under the key `steps` in files of
-the package's command `run`, and under `trajectory` in files of its command `benchmark`. Files of `benchmark` also have
-`agent_answer`. `save_responses` writes a file for each request and each reply, like that package.
+Every run folder gets such a file next to its journal. As in the paper's package, each call becomes a record. A reply
+with several calls gives several records, of which only the first has the thought. The records are under the key `steps`
+in files of the package's command `run`, and under `trajectory` in files of its command `benchmark`. Files of
+`benchmark` also have `agent_answer`. Like the package, `save_responses` writes a file for each request and each reply.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def _records(step: Step) -> Iterator[dict[str, Any]]:
                 "function": call.tool if call else "",
                 "parameters": (call.arguments or {}) if call else {},
             },
-            # without remaining steps, which the paper's package writes into messages, but not into its file
+            # The paper's package writes the number of remaining steps into messages, but not into its file.
             "observation": call.body if call else step.nudge.removesuffix(steps_remaining(step.nudge)),
             "metadata": {"step": 0, "exec_time": step.model_time if number == 0 else 0.0},
         }
 
 
 def is_seed(content: Any) -> bool:
-    """Return True if parsed JSON holds the records of a single run."""
+    """Return True if parsed JSON contains the records of a run."""
     return isinstance(content, dict) and any(isinstance(content.get(key), list) for key in _RECORDS)
 
 
@@ -107,7 +107,7 @@ def _events(content: dict[str, Any], name: str) -> Iterator[ev.Event]:
 
 
 def _is_by_package(record: dict[str, Any]) -> bool:
-    """Return True if the paper's package wrote a record. Only that package labels the output of a command."""
+    """Return True if the paper's package wrote a record. Only that package puts a label before a command's output."""
     if record["action"].get("function") not in _SHELLS:
         return False
     found = _EXIT.match(record["observation"])
@@ -144,9 +144,9 @@ def _step_events(number: int, record: dict[str, Any]) -> Iterator[ev.Event]:
 
 
 def outcome(tool: str, observation: str) -> dict[str, Any]:
-    """Parse the outcome of a call from its observation: `exit_code`, `timed_out`, `error`, `stdout` and `stderr`.
+    """Parse the outcome of a call from the text of its observation, because the format has no fields for the outcome.
 
-    The format of the paper's package has no fields for these values.
+    The outcome has the keys `exit_code`, `timed_out`, `error`, `stdout` and `stderr`, as far as the text shows them.
     """
     facts: dict[str, Any] = {}
     rest = observation
@@ -162,7 +162,8 @@ def outcome(tool: str, observation: str) -> dict[str, Any]:
     streams = _STREAMS.fullmatch(rest)
     facts["stdout"] = streams[1] if streams else rest
     facts["stderr"] = (streams[2] or "") if streams else ""
-    if "exit_code" not in facts:  # the package writes -1 for a time-out and for its own failures
+    # The paper's package writes the exit code -1 for a time-out, and for its own failures.
+    if "exit_code" not in facts:
         facts |= {"timed_out": True} if _TIMEOUT_TEXT in facts["stdout"][:200] else {"error": "failed"}
     return facts
 

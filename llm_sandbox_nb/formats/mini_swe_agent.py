@@ -1,8 +1,8 @@
 """Reading and writing of mini-swe-agent's trajectories.
 
-Version 1.1 is written. Versions 1.1 and 1, and lists of messages, can be read. The messages have the form of the chat
-completions API with an additional field `extra`. If a model makes no tool calls, its replies contain blocks of
-shell code, and the user message after a reply contains the result.
+Version 1.1 is written. Versions 1 and 1.1, and plain lists of messages, can be read. The messages have the form of the
+chat completions API, with an additional field `extra`. A model that makes no tool calls writes commands as blocks of
+shell code in its replies. The user message after such a reply contains the result.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STATUS: dict[str, ev.StopReason] = {
     "UserInterruption": "interrupted",
     "ContextWindowExceededError": "tokens",
 }
-"""Stop reasons by exit status. Any other status is the name of an exception."""
+"""Stop reasons by mini-swe-agent's exit status. Any other status is the name of an exception."""
 _TO_STATUS = {reason: status for status, reason in _STATUS.items()}
 
 
@@ -108,7 +108,7 @@ def _reply(reply: ModelReply) -> dict[str, Any]:
 
 
 def _response(reply: ModelReply) -> dict[str, Any]:
-    """Return the server's answer, as far as the answer is recorded."""
+    """Return the recorded parts of the server's answer, in the form of the chat completions API."""
     response: dict[str, Any] = {"model": reply.model, "choices": [{"finish_reason": reply.finish_reason}]}
     if reply.usage is not None:
         response["usage"] = {

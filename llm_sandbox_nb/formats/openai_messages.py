@@ -1,7 +1,7 @@
 """Conversations as messages of OpenAI's chat completions API, which is the usual form of training data.
 
-A run is written as an object with `messages` and `tools`. Lists of messages, and JSON lines with such objects, can be
-read too. The format has no fields for other data of a run.
+A run is written as an object with `messages` and `tools`. Plain lists of messages, and JSON lines with such objects,
+can be read too. The format has no fields for other data of a run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 def messages_of(content: Any) -> list[dict[str, Any]] | None:
-    """Return the messages in a list, or in an object with `messages`, or None for any other value."""
+    """Return the messages in parsed JSON: in a list, or in an object with `messages`. Return None for other values."""
     messages = content.get("messages") if isinstance(content, dict) else content
     if not isinstance(messages, list) or not messages:
         return None
@@ -37,7 +37,7 @@ def messages_of(content: Any) -> list[dict[str, Any]] | None:
 
 
 def fits(content: Any) -> bool:
-    """Return True if parsed JSON is a conversation. Without calls, the format may also be Anthropic's."""
+    """Return True if parsed JSON is a conversation. A conversation without calls may also be in Anthropic's format."""
     return messages_of(content) is not None
 
 
@@ -74,7 +74,7 @@ def read(content: Any) -> list[RecordEntry]:
 
 
 def read_calls(message: dict[str, Any], place: int) -> list[RecordedCall]:
-    """Return the `tool_calls` of a message. A call without an id gets an id that is made from the index `place`."""
+    """Return the `tool_calls` of a message. A call without an id gets an id from `place`, the index of the entry."""
     calls = []
     for number, call in enumerate(rows(message, "tool_calls")):
         id = text(call, "id") or f"call_{place}_{number}"
@@ -83,7 +83,7 @@ def read_calls(message: dict[str, Any], place: int) -> list[RecordedCall]:
 
 
 def _function_call(message: dict[str, Any], place: int) -> list[RecordedCall]:
-    """Return the call of a message in the older form of the API."""
+    """Return the call in the field `function_call`, an older form of the API, or an empty list."""
     function = message.get("function_call")
     return [] if function is None else [_call(f"call_{place}", mapping(function, "function_call"))]
 

@@ -1,8 +1,9 @@
 """Runs as OpenTelemetry spans with the names of the GenAI conventions, for example for Langfuse, Phoenix and Jaeger.
 
 A run is a trace: the span `invoke_agent` contains a `chat` for each reply and an `execute_tool` for each call. Each
-branch except HEAD's is a separate trace with a link to the last common step. Texts of prompts, replies, calls and
-results are included only on request. The names of attributes come from version 1.45 of the conventions.
+branch except HEAD's is a separate trace, with a link to the last step that it shares with HEAD's branch. The texts of
+prompts, replies, calls and results are included only on request. The names of attributes come from version 1.45 of the
+conventions.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
 
 MAX_CONTENT_CHARACTERS = 100_000
-"""Maximum number of characters of a request's messages in a span. Earlier messages are in the preceding spans."""
+"""Maximum number of characters of the messages in a span. The messages that do not fit are in earlier spans."""
 _TIMEOUT_SECONDS = 60.0
 _KIND_INTERNAL, _KIND_CLIENT = 1, 3
 _STATUS_ERROR = 2
@@ -86,7 +87,7 @@ def _value(value: Any) -> dict[str, Any]:
 
 
 _MAX_SECONDS = 1.8e10
-"""Maximum number of seconds whose nanoseconds fit into 64 bits."""
+"""Largest time, in seconds, that fits into 64 bits as a number of nanoseconds."""
 
 
 def _nanoseconds(seconds: float) -> str:
@@ -94,7 +95,10 @@ def _nanoseconds(seconds: float) -> str:
 
 
 class _Trace:
-    """Trace of a branch. `shared` is the number of the last step that the branch shares with HEAD's branch."""
+    """Trace of a branch. `shared` is the number of the last step that the branch shares with HEAD's branch.
+
+    `linked` is the id of the run, or empty for HEAD's branch, whose trace has no link.
+    """
 
     def __init__(
         self,
@@ -120,7 +124,7 @@ class _Trace:
         self.provider = opening.model.partition("/")[0] if "/" in opening.model else "unknown"
 
     def spans(self) -> Iterator[dict[str, Any]]:
-        """Yield the span of the run, and the spans of its steps."""
+        """Yield the span of the run, and the spans of the steps after `shared`."""
         yield self._run_span()
         step = 0
         calls: dict[str, RecordedCall] = {}
@@ -185,7 +189,7 @@ class _Trace:
         )  # fmt: skip
 
     def _is_own(self, event: ev.Event) -> bool:
-        if isinstance(event, ev.Facts) or not self.shared:  # facts belong to no place of the tree
+        if isinstance(event, ev.Facts) or not self.shared:  # facts have no place in the tree of events
             return True
         return self.trajectory.step_at(event.id) > self.shared
 
@@ -258,7 +262,7 @@ class _Trace:
 
 
 def _mark(event: ev.Event) -> Iterator[dict[str, Any]]:
-    """Yield a span event if the event is a checkpoint, a person's decision, or a verdict."""
+    """Yield a span event for a checkpoint, a person's decision or a verdict, and nothing for any other event."""
     values: dict[str, Any]
     match event:
         case ev.Checkpointed():
@@ -304,7 +308,10 @@ def _message(entry: RecordEntry) -> dict[str, Any]:
 
 
 def _newest(entries: Sequence[RecordEntry]) -> list[dict[str, Any]]:
-    """Return the newest messages of a request. If earlier messages are left out, a first message gives their number."""
+    """Return the newest messages of a request, up to `MAX_CONTENT_CHARACTERS`.
+
+    If earlier messages are left out, the first returned message says how many.
+    """
     messages = [entry for entry in entries if isinstance(entry, Message | ModelReply | CallResult)]
     left, kept = MAX_CONTENT_CHARACTERS, list[dict[str, Any]]()
     for place in range(len(messages) - 1, -1, -1):
@@ -337,7 +344,7 @@ def send(content: dict[str, Any], address: str) -> str:
     import urllib.request
 
     class NoRedirects(urllib.request.HTTPRedirectHandler):
-        """Handler that refuses redirects. urllib would follow them with GET, so without the spans."""
+        """Handler that refuses redirects. urllib would follow a redirect with GET, and so would not send the spans."""
 
         def redirect_request(self, *_: Any) -> None:
             return None
@@ -345,7 +352,7 @@ def send(content: dict[str, Any], address: str) -> str:
     data, kind = _encoded(content)
     headers = {"Content-Type": kind, **_headers(address)}
     parts = urllib.parse.urlsplit(address)
-    # The user name and the password are in a header, because urllib takes them for a part of the host's name.
+    # urllib would take a user name and a password in the address for a part of the host's name. A header has them.
     asked = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     shown = public_address(address)
     request = urllib.request.Request(asked, data, headers, method="POST")
@@ -360,7 +367,7 @@ def send(content: dict[str, Any], address: str) -> str:
         OSError,
         ValueError,
         http.client.HTTPException,
-    ) as error:  # the last for servers without HTTP, as of gRPC
+    ) as error:  # HTTPException comes from servers that do not speak HTTP/1, such as gRPC servers
         reason = getattr(error, "reason", None) or error
         raise ValueError(f"No collector answers at {shown} ({reason}): check the address.") from error
     spans = sum(
@@ -405,7 +412,7 @@ def to_protobuf(content: dict[str, Any]) -> Any:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     def in_base64(value: Any) -> Any:
-        """Convert ids from hexadecimal (OTLP/JSON) to base64 (JSON of protobuf)."""
+        """Convert ids from hexadecimal, as in OTLP/JSON, to base64, as in protobuf's own JSON form."""
         if isinstance(value, list):
             return [in_base64(item) for item in value]
         if not isinstance(value, dict):

@@ -1,8 +1,10 @@
 """Reading of values from an untrusted JSON file, with checks of size, depth and types.
 
-content = parse_json(data)
-for message in rows(content, "messages"):
-    print(text(message, "role"))
+For example:
+
+    content = parse_json(data)
+    for message in rows(content, "messages"):
+        print(text(message, "role"))
 """
 
 from __future__ import annotations
@@ -21,13 +23,11 @@ _MAX_COUNT = 2**53  # floats hold larger whole numbers inexactly
 
 
 def parse_json(data: bytes) -> Any:
-    """Parse JSON text. Lone surrogates in texts are replaced.
-
-    Numbers that are not finite, and more than `MAX_CONTAINERS` objects and arrays, are refused.
+    """Parse JSON text. Lone surrogates, which are not characters, are replaced in all texts.
 
     Raises:
         ValueError: if the text is not UTF-8 or not JSON, is nested too deeply, has a number that is not finite, or has
-            too many objects and arrays.
+            more than `MAX_CONTAINERS` objects and arrays.
     """
     check_containers(data)
     try:
@@ -42,10 +42,12 @@ def parse_json(data: bytes) -> Any:
 
 
 def check_containers(data: bytes, before: int = 0) -> int:
-    """Return `before` and the number of objects and arrays in JSON text together.
+    """Return the sum of `before` and the number of objects and arrays in JSON text.
+
+    Braces and brackets in strings are counted too.
 
     Raises:
-        ValueError: if there are more than `MAX_CONTAINERS`.
+        ValueError: if the sum is larger than `MAX_CONTAINERS`.
     """
     found = before + data.count(b"{") + data.count(b"[")
     if found > MAX_CONTAINERS:
@@ -65,7 +67,7 @@ def _finite(written: str) -> float:
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:
-    """Return an object, or `{}` for null. `what` is the name of the value in error messages.
+    """Return `value` if it is an object, or `{}` for null. `what` is the name of the value in error messages.
 
     Raises:
         ValueError: if the value is neither an object nor null.
@@ -106,7 +108,9 @@ def text(holder: dict[str, Any], name: str) -> str:
 
 
 def content_text(value: Any) -> str:
-    """Return the text of a message's content, which is a text or a list of parts. Other parts become `[type]`.
+    """Return the text of a message's content, which is a text or a list of parts.
+
+    A part without text, such as a picture, becomes its type in brackets.
 
     Raises:
         ValueError: if the content has another type.
@@ -129,7 +133,7 @@ def _part_text(part: Any) -> str:
 
 
 def number(holder: dict[str, Any], name: str) -> float | None:
-    """Return the number `name` of an object, or None if the value is missing, too large or of another type."""
+    """Return the number `name` of an object, or None if the value is missing, beyond `_MAX_COUNT`, or not a number."""
     value = holder.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _MAX_COUNT:
         return None
@@ -142,7 +146,7 @@ def count(holder: dict[str, Any], name: str) -> int:
 
 
 def seconds(value: Any) -> float | None:
-    """Convert a time in ISO 8601 to seconds since the epoch. Return a number unchanged.
+    """Convert a time in ISO 8601 to seconds since 1970 (Unix time). Return a number unchanged.
 
     Return None for other values, and for times that an event cannot have.
     """
@@ -156,7 +160,7 @@ def seconds(value: Any) -> float | None:
 
 
 def iso_time(value: float | None) -> str | None:
-    """Format seconds since the epoch as ISO 8601 in UTC. Return None for 0 (unknown) and for invalid times."""
+    """Format a Unix time in seconds as ISO 8601 in UTC. Return None for 0, which means unknown, and invalid times."""
     if not value:
         return None
     try:
@@ -166,9 +170,10 @@ def iso_time(value: float | None) -> str | None:
 
 
 def arguments(value: Any) -> tuple[dict[str, Any] | None, str]:
-    """Return the arguments of a call as an object and as JSON text. The object is None if the text is no JSON object.
+    """Return the arguments of a call as an object and as JSON text.
 
-    If `value` is an object or is missing, the text is empty.
+    If `value` is a text, it is returned too, and the object is None if the text is not a JSON object. If `value` is an
+    object or is missing, the text is empty.
     """
     if isinstance(value, dict):
         return value, ""

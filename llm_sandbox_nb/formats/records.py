@@ -4,8 +4,8 @@
         print(run.name, run.form, run.trajectory.stop_reason)
     documents = write_record(trajectory, "atif", folder)
 
-The Jupyter server runs this module as a program, which reads a file from standard input and prints the events of its
-run as JSON:
+The Jupyter server runs this module as a program. The program reads a file from standard input, and prints the events of
+the run in the file as JSON:
 
     python -m llm_sandbox_nb.formats.records < trajectory.json
 
@@ -56,7 +56,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 MAX_FILE_BYTES = 512 * 1024**2
 """Maximum size of a file in bytes."""
 MAX_MEMORY_BYTES = 4 * 1024**3
-"""Maximum memory, in bytes, of this module when it runs as a program."""
+"""Maximum memory, in bytes, of the program that reads a file for the Jupyter server."""
 _NAME_PATTERNS = (f"{Path(SEED).stem}*.json", "*.traj", "*.traj.json", "*.eval")
 _MAX_RUNS = 10_000
 
@@ -84,13 +84,16 @@ class RecordFormat:
     endings: tuple[str, ...]
     """Endings of file names in this format."""
     loses: str = ""
-    """Sentence about content that is lost in this format. Empty if nothing is lost."""
+    """Sentence about the content that a file of this format lacks. Empty if the format loses nothing."""
     fits: Callable[[Any], bool] | None = None
     """Function that returns True for parsed JSON of this format."""
     read: Callable[[Any], list[RecordEntry]] | None = None
     """Function that returns the entries of a document, and raises ValueError if a part has a wrong type."""
     write: Callable[[Sequence[RecordEntry], str, Collection[int]], WrittenRecord] | None = None
-    """Function that makes the document of a branch from its entries, its name, and the indexes of copied entries."""
+    """Function that makes the document of a branch from its entries, its name, and the indexes of copied entries.
+
+    Copied entries are those that the document of an earlier branch contains too.
+    """
 
 
 _MESSAGES_ONLY = (
@@ -120,7 +123,7 @@ FORMATS: dict[str, RecordFormat] = {
         ),
         RecordFormat(
             "opentelemetry", "OpenTelemetry spans", (".otlp.json",),
-            "It cannot be read again: spans are for looking at.",
+            "It cannot be read again: spans are only for viewers.",
         ),
     )
 }  # fmt: skip
@@ -170,7 +173,8 @@ def read_run(path: Path, name: str = "") -> ForeignRun:
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        NoRecordError: if the file is not a trajectory, or has several runs. In the second case, the message names them.
+        NoRecordError: if the file is not a trajectory, has no run called `name`, or has several runs but `name` is
+            empty. The message lists the runs.
     """
     runs = read_file(path)
     named = [run for run in runs if run.name == name] if name else runs
@@ -184,7 +188,7 @@ def read_run(path: Path, name: str = "") -> ForeignRun:
 
 
 def read_file(path: Path) -> list[ForeignRun]:
-    """Read the runs in a file. A single run gets the name of the file.
+    """Read the runs in a file. If the file has only one run, this run gets the name of the file.
 
     Raises:
         FileNotFoundError: if the file does not exist.
@@ -198,7 +202,7 @@ def read_file(path: Path) -> list[ForeignRun]:
 
 
 def read_bytes(data: bytes, name: str, shown: str = "This file") -> list[ForeignRun]:
-    """Read the runs in the bytes of a file. Error messages call the file `shown`.
+    """Read the runs in `data`, the content of a file. A single run gets `name`. Error messages call the file `shown`.
 
     Raises:
         NoRecordError: if the bytes are not a trajectory.
@@ -253,7 +257,7 @@ def _json_lines(data: bytes) -> list[Any] | None:
 
 
 def format_of(content: Any) -> RecordFormat | None:
-    """Return the format of parsed JSON, or None if the format is unknown or the JSON contains several runs."""
+    """Return the format of a run in parsed JSON, or None if the format is unknown or the JSON has several runs."""
     return next(
         (form for form in FORMATS.values() if form.fits is not None and form.fits(content)),
         None,
@@ -267,7 +271,7 @@ def _read_content(form: RecordFormat, content: Any, name: str) -> ForeignRun:
 
 
 def _many(content: Any) -> list[tuple[str, RecordFormat, Any]]:
-    """Return the name, format and content of each run in an object of runs by id, or in a list of runs."""
+    """Return the name, format and content of each run in an object that has runs as values, or in a list of runs."""
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(content, dict):
         items = content.items()
@@ -287,7 +291,7 @@ def write_record(
 ) -> list[bytes]:
     """Return a document for each branch of a run, beginning with HEAD's branch.
 
-    Inspect and OpenTelemetry have one document for all branches.
+    For Inspect and OpenTelemetry, return a single document with all branches.
 
     Args:
         trajectory: trajectory of the run.
@@ -325,7 +329,11 @@ def branches_of(trajectory: Trajectory) -> list[Trajectory]:
 def document(
     form: RecordFormat, entries: Sequence[RecordEntry], branch: str = "run", copied: Collection[int] = ()
 ) -> Any:
-    """Return the document of a branch. Data without a field in the format is under the key `llm_sandbox_nb`."""
+    """Return the document of a branch.
+
+    Data for which the format has no field is stored under the key `llm_sandbox_nb`, if the format allows other
+    programs' data.
+    """
     assert form.write is not None
     assert form.read is not None
     if not any(isinstance(entry, Message | ModelReply) for entry in entries):
@@ -345,7 +353,7 @@ def _dumped(content: Any) -> bytes:
 
 
 def main() -> int:
-    """Print the events of the run that is read from standard input. Return 1 if there is no run, and 0 otherwise."""
+    """Read a file from standard input and print the events of its first run. Return 1 if it has no run, else 0."""
     _limit_memory()
     try:
         found = read_bytes(sys.stdin.buffer.read(MAX_FILE_BYTES), "")

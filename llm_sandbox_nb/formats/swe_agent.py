@@ -1,7 +1,7 @@
 """Reader of SWE-agent's trajectories, `.traj`. No writer exists, because mini-swe-agent is the successor.
 
-A file has the steps (`trajectory`), the messages (`history`), or both. Demonstrations, which are example conversations
-at the beginning, are left out.
+A file has the steps (`trajectory`), the messages (`history`), or both. Demonstrations are left out: these are example
+conversations at the beginning of the messages.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _step(place: int, step: dict[str, Any]) -> Iterator[RecordEntry]:
 
 
 def _shell_call(id: str, action: str) -> RecordedCall:
-    """Convert an action, which is a shell command, to a call. The command `submit` becomes the tool `submit`."""
+    """Convert an action, which is a shell command, to a call. The command `submit` becomes a call of `submit`."""
     if action.strip() == "submit":
         return RecordedCall(id, "submit", {})
     return RecordedCall(id, "bash", {"command": action.rstrip("\n")})

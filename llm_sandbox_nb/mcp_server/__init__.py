@@ -1,4 +1,5 @@
-"""Server of the Model Context Protocol, for old and new clients: messages and tools, without HTTP.
+"""Server of the Model Context Protocol (MCP): messages and tools, without HTTP.
 
-Clients up to version 2025-11-25 begin a session with a handshake; clients since 2026-07-28 ("modern") do not.
+Clients with protocol versions up to 2025-11-25 begin a session with a handshake. Clients with version 2026-07-28
+("modern") have no session.
 """

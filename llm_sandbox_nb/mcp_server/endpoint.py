@@ -1,7 +1,7 @@
-"""The answers to requests of MCP clients, independent of the transport.
+"""Answers to the requests of MCP clients, independent of the transport.
 
-Clients up to 2025-11-25 begin with `initialize`. Since 2026-07-28 each request names the version, the client and the
-client's abilities in its `_meta`, and the server stores nothing about clients.
+Up to protocol version 2025-11-25, a client begins with the request `initialize`. Since version 2026-07-28, each request
+names the version, the client and the client's abilities in `_meta`, and the server stores nothing about clients.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MODERN: Final = "2026-07-28"
 LEGACY: Final = ("2025-11-25", "2025-06-18", "2025-03-26")
 PROGRESS_SECONDS = 5.0
 _TOOL_LIST_TTL_MS = 3_600_000
-"""Milliseconds that a client may cache the list of tools, which never changes while the server runs."""
+"""Milliseconds for which a client may cache the list of tools. The list never changes while the server runs."""
 _QUESTION_KEY = "undo_others"
 _SERVER: Final = {"name": "llm-sandbox-nb", "title": "Notebook sandbox", "version": __version__}
 _ANSWER_SCHEMA: Final = {
@@ -62,7 +62,7 @@ RUNS_OFF = "Starting runs is off: an administrator of the Jupyter server turns i
 
 
 class ToolHost(Protocol):
-    """Interface that executes the calls of one caller."""
+    """Interface that executes the tool calls of one caller. The caller is identified by its token."""
 
     @property
     def principal(self) -> str:
@@ -72,11 +72,10 @@ class ToolHost(Protocol):
     async def call(self, tool: str, arguments: Json, client: ClientFacts, agreed: str) -> Json:
         """Execute a call with checked arguments. Cancelling this coroutine ends the call.
 
-        `agreed` is the `about` of a question to which a person has answered yes. Without such a question it is empty.
-
         Returns:
-            Either `text`, `data` and `error`, or a question for a person as `ask`, with its subject as `about`. If the
-            person answers yes, the call is repeated with `about` as `agreed`.
+            Either `text`, `data` and `error`, or `ask` and `about`: a question for a person, and the question's
+            subject. If the person answers yes, the call is repeated with this subject as `agreed`. In a first call,
+            `agreed` is empty.
         """
         ...
 
@@ -89,12 +88,12 @@ class ClientLink(Protocol):
         ...
 
     async def elicit(self, params: Json) -> Json | None:
-        """Ask the client's user. Return None if the client cannot ask."""
+        """Ask the client's user and return the answer, or None if the client cannot ask or does not answer in time."""
         ...
 
 
 class McpEndpoint:
-    """Endpoint for all callers of a server. The only state in memory is the list of used request states."""
+    """Endpoint for all callers of a server. It stores only a signing key and the ids of used request states."""
 
     def __init__(self, *, runs: bool = False) -> None:
         """Make the endpoint. With `runs`, it offers the tools that start and stop runs of this package's agent."""
@@ -217,7 +216,7 @@ class McpEndpoint:
 
 
 def initialized(message: RpcMessage) -> tuple[ClientFacts, Json]:
-    """Return the client that `initialize` names, and the result to answer with.
+    """Return the client that the request `initialize` names, and the result for the answer.
 
     Raises:
         McpError: if the message has no protocol version.
@@ -238,7 +237,7 @@ def modern_client(message: RpcMessage) -> ClientFacts:
     """Return the client that a modern request names.
 
     Raises:
-        McpError: if the request names another version, no version or no capabilities.
+        McpError: if the request names no version, a version other than `MODERN`, or no capabilities.
     """
     version, capabilities = message.meta.get(META_VERSION), message.meta.get(META_CAPABILITIES)
     if not isinstance(version, str):
@@ -247,7 +246,7 @@ def modern_client(message: RpcMessage) -> ClientFacts:
         asked = version if len(version) < 40 else ""
         raise McpError(
             UNSUPPORTED_VERSION,
-            f"This server speaks {MODERN}, and with a handshake {', '.join(LEGACY)}.",
+            f"This server speaks the protocol version {MODERN}, and after a handshake also {', '.join(LEGACY)}.",
             data={"supported": [MODERN, *LEGACY], "requested": asked},
         )
     if not isinstance(capabilities, dict):

@@ -25,11 +25,11 @@ META_CLIENT = "io.modelcontextprotocol/clientInfo"
 META_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 META_SERVER = "io.modelcontextprotocol/serverInfo"
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""Maximum bytes of a message."""
+"""Maximum size of a message in bytes."""
 
 
 class McpError(LLMSandboxError):
-    """Raised for a message that cannot be answered with a result. The text is one sentence."""
+    """Error for a message that cannot be answered with a result. The text is one sentence."""
 
     def __init__(self, code: int, message: str, *, status: int = 400, data: Json | None = None) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ class RpcMessage:
     result: Json | None = None
     """Result of a response. None if the response reports an error."""
     error: str = ""
-    """Message of a response that reports an error."""
+    """Error text of a response that reports an error. Otherwise empty."""
 
     @property
     def meta(self) -> Mapping[str, Any]:
@@ -64,12 +64,12 @@ class RpcMessage:
 
     @property
     def modern(self) -> bool:
-        """True if the message names its protocol version in `_meta`, as messages do since 2026-07-28."""
+        """True if the message names its protocol version in `_meta`, as in protocol versions since 2026-07-28."""
         return META_VERSION in self.meta
 
     @property
     def progress_token(self) -> Id | None:
-        """The token for progress notifications, or None if the client does not want them."""
+        """Token for progress notifications, or None if the client does not want progress notifications."""
         token = self.meta.get("progressToken")
         return token if isinstance(token, str | int) and not isinstance(token, bool) else None
 

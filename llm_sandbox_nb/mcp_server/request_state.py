@@ -1,4 +1,7 @@
-"""Signed state that a client returns with the answer to a question. It is valid once, for one caller and request."""
+"""Signed states. The server sends a state with a question, and the client returns it with the person's answer.
+
+A state is valid only once, for one caller and one request.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,16 @@ from typing import Any
 from llm_sandbox_nb.errors import LLMSandboxError
 
 LIFETIME_SECONDS = 600.0
-"""Seconds in which a person may answer."""
+"""Seconds for which a state is valid. The person must answer the question in this time."""
 _MAX_STATE_CHARACTERS = 2000
 
 
 class RequestStateError(LLMSandboxError, ValueError):
-    """Raised for a state that is forged, expired, already used, or made for another request or caller."""
+    """Error for a state that is forged, expired, already used, or made for another request or caller."""
 
 
 class StateSigner:
-    """Signer that makes and checks states. The key lives in this process, so a restart invalidates all states."""
+    """Signer that makes and checks states. The key is only in memory, so a restart invalidates all states."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._key = secrets.token_bytes(32)
@@ -32,7 +35,7 @@ class StateSigner:
         """Ids of used states, with the time at which each expires."""
 
     def sign(self, principal: str, request: Mapping[str, Any], about: str) -> str:
-        """Return a state for `request` of `principal`. `about` names the subject of the question."""
+        """Return a state for `request` of the caller `principal`. `about` is the subject of the question."""
         payload = {
             "who": principal,
             "what": _digest(request),
@@ -47,7 +50,7 @@ class StateSigner:
         """Return the subject of the question, and mark the state as used.
 
         Raises:
-            RequestStateError: if the state was not made for a question about this request.
+            RequestStateError: if the state is not valid, or not for this caller and request.
         """
         if not isinstance(state, str) or len(state) > _MAX_STATE_CHARACTERS:
             raise RequestStateError

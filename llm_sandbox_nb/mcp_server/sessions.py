@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from llm_sandbox_nb.mcp_server.messages import Id, Json, RpcMessage
 
 MAX_SESSIONS = 200
-"""Maximum number of sessions. A further one ends the least recently used session, preferably of the same caller."""
+"""Maximum number of sessions. One more session ends the least recently used session, preferably of the same caller."""
 IDLE_SECONDS = 24 * 3600.0
 """Seconds after which an unused session ends."""
 ANSWER_SECONDS = 300.0
@@ -21,7 +21,7 @@ ANSWER_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """Name and abilities of a client, as claimed by the client. No permission depends on them."""
+    """Name and abilities of a client. The client claims them, so no permission depends on them."""
 
     name: str = "an MCP client"
     version: str = ""
@@ -35,14 +35,14 @@ class ClientFacts:
         names = [str(info.get(key) or "") for key in ("name", "version")]
         name, version = ("".join(filter(str.isprintable, text))[:60] for text in names)
         modes = capabilities.get("elicitation") if isinstance(capabilities, dict) else None
-        # An empty object means forms, which were the only mode in older versions.
+        # An empty object means that the client can show forms, which were the only mode in older versions.
         elicits = isinstance(modes, dict) and (not modes or "form" in modes)
         return cls(name or cls.name, version, elicits)
 
 
 @dataclass
 class McpSession:
-    """A client's session, from its handshake to its end."""
+    """Session of a client, from the client's handshake to the end of the session."""
 
     id: str
     principal: str
@@ -52,7 +52,7 @@ class McpSession:
     _asked: dict[Id, asyncio.Future[Json | None]] = field(default_factory=dict)
 
     async def elicit(self, params: Json, send: Callable[[Json], None]) -> Json | None:
-        """Send a question to the client's user and return the answer. None if the client fails or is late."""
+        """Send a question to the client's user and return the answer, or None if the client fails or is late."""
         id = f"ask-{next(self._numbers)}"
         answer = self._asked[id] = asyncio.get_running_loop().create_future()
         send({"jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": params})
@@ -79,7 +79,7 @@ class McpSession:
 
 
 class Sessions:
-    """The sessions of one server. Callers can find only their own sessions."""
+    """Sessions of one server. A caller can find only its own sessions."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

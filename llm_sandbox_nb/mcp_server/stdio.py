@@ -1,4 +1,4 @@
-"""MCP over stdin and stdout, with one message per line. Answers may come in another order than their requests."""
+"""MCP over stdin and stdout, with one message per line. Answers may come in another order than the requests."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from llm_sandbox_nb.mcp_server.sessions import McpSession
 async def read_lines(stream: BinaryIO) -> AsyncIterator[bytes]:
     """Yield the lines of a pipe, a file or a terminal until its end. Blank lines are skipped.
 
-    Python aborts at its end if a thread waits in `sys.stdin.buffer`. So the thread has a reader of its own.
+    When Python exits, it aborts if a thread still waits in `sys.stdin.buffer`. So the thread opens a reader of its own.
     """
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[bytes]()
 
     def read() -> None:
-        reader = open(stream.fileno(), "rb", closefd=False)  # noqa: SIM115 - a descriptor, closed elsewhere
+        reader = open(stream.fileno(), "rb", closefd=False)  # noqa: SIM115 - the owner of `stream` closes it
         while True:
             line = reader.readline(MAX_MESSAGE_BYTES + 1)
             try:
@@ -49,7 +49,7 @@ async def read_lines(stream: BinaryIO) -> AsyncIterator[bytes]:
 
 
 class StdioServer:
-    """Server for one client. `write` is called with each message for the client."""
+    """Server for one client. The function `write` is called with each message to the client."""
 
     def __init__(self, host: ToolHost, write: Callable[[Json], None]) -> None:
         self._host = host
@@ -104,7 +104,7 @@ class StdioServer:
         else:
             self._write(response(id, result))
 
-    # --- see `ClientLink` ---
+    # --- methods of `ClientLink` ---
 
     def notify(self, message: Json) -> None:
         self._write(message)
@@ -114,7 +114,7 @@ class StdioServer:
 
 
 def line_writer(stream: BinaryIO) -> Callable[[Any], None]:
-    """Return a function that writes each message as one line, and ignores errors after the client has gone."""
+    """Return a function that writes a message as one line of JSON. After the client has gone, it does nothing."""
 
     def write(message: Any) -> None:
         with contextlib.suppress(BrokenPipeError, ValueError):

@@ -1,6 +1,7 @@
-"""The tools of an outside agent, and the check of their arguments.
+"""Tools that an outside agent can call over MCP, and the check of a call's arguments.
 
-The definitions are constant, sorted, and contain no text of a file or a run, because clients pin them by their hash.
+Some clients accept a definition only if its hash is the hash that their user approved. So the definitions are constant
+and sorted, and contain no text of a file or a run.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any, Final
 from llm_sandbox_nb.errors import LLMSandboxError
 
 STOPPED = (
-    "A person has ended the work of outside agents in this sandbox: ask them, %sandbox mcp in the notebook allows it "
-    "again."
+    "A person has ended the work of outside agents in this sandbox: ask this person; %sandbox mcp in the notebook "
+    "allows it again."
 )
 MAX_WAIT_SECONDS = 240.0
-"""Maximum seconds that one call may wait. Many clients give up after 300."""
+"""Maximum number of seconds that one call may wait. Many clients give up after 300 seconds."""
 MAX_TIMEOUT_SECONDS = 3600.0
 _QUOTED_CHARACTERS = 80
 _NUMBER_CEILING = 2**53  # larger integers are not exact in JavaScript clients
@@ -26,12 +27,12 @@ _MAXIMA = {"max_entries": 2000, "limit": 100_000, "depth": 10, "max_steps": 100}
 
 
 class ToolInputError(LLMSandboxError, ValueError):
-    """Raised if the arguments of a call cannot be used. The message is a sentence for the agent. Nothing was done."""
+    """Error for arguments that cannot be used. The call was not executed. The message is written for the agent."""
 
 
 @dataclass(frozen=True)
 class ToolDefinition:
-    """A tool as clients see it."""
+    """Definition of a tool, as clients see it."""
 
     name: str
     title: str
@@ -92,7 +93,7 @@ _DEFINITIONS = (
         {
             "command": _text("The command; several lines are fine."),
             # As `sandbox/contract.py:DEFAULT_COMMAND_TIMEOUT`, which this package must not import.
-            "timeout": _number("Seconds after which the command and all it started are ended.", 120),
+            "timeout": _number("Seconds after which the command and all its processes are ended.", 120),
             "wait": _WAIT,
         },
         ("command",),
@@ -130,7 +131,7 @@ _DEFINITIONS = (
     ToolDefinition(
         "write_file",
         "Write a file",
-        "Write a whole file, and make the folders that it lies in. An existing file is replaced.",
+        "Write a whole file, and make its folders if they are missing. An existing file is replaced.",
         {"path": _text("The file."), "content": _text("All of its text.")},
         ("path", "content"),
         destructive=True,
@@ -139,11 +140,11 @@ _DEFINITIONS = (
     ToolDefinition(
         "edit_file",
         "Edit a file",
-        "Replace text in a file. `old_string` has to be in it exactly once, unless replace_all is true.",
+        "Replace text in a file. The file has to contain `old_string` exactly once, unless replace_all is true.",
         {
             "path": _text("The file."),
-            "old_string": _text("The text to replace, exact to the blank."),
-            "new_string": _text("What replaces it; empty removes it."),
+            "old_string": _text("The text to replace, with exactly the same blanks."),
+            "new_string": _text("The new text. An empty text removes `old_string`."),
             "replace_all": {"type": "boolean", "description": "Replace every occurrence.", "default": False},
         },
         ("path", "old_string", "new_string"),
@@ -169,10 +170,10 @@ _DEFINITIONS = (
     ToolDefinition(
         "list_checkpoints",
         "List checkpoints",
-        "List the steps that `rewind`, `fork` and `show_changes` can name, newest first. The files are kept after each "
-        "step.",
+        "List the steps that `rewind`, `fork` and `show_changes` can name, newest first. The files as they were after "
+        "each step are kept.",
         {
-            "limit": _number("How many.", 20, whole=True),
+            "limit": _number("The most steps in the list.", 20, whole=True),
             "before": _number("Only steps before this one.", 0, whole=True),
         },
         read_only=True,
@@ -180,7 +181,7 @@ _DEFINITIONS = (
     ToolDefinition(
         "create_checkpoint",
         "Label a checkpoint",
-        "Give the files as they are now a label, so that `rewind` can name it.",
+        "Label the present state of the files, so that `rewind` can name it.",
         {"label": _text("A short name.")},
         ("label",),
     ),
@@ -199,9 +200,9 @@ _DEFINITIONS = (
     ToolDefinition(
         "rewind",
         "Rewind",
-        "Make all files, and the shell, what they were after an earlier step. Programs that run are ended. The steps "
-        "after it are kept as an earlier attempt, and nothing is lost: `rewind` with to=`undo` returns. Use it as "
-        "often as you like. If a person or another run has changed files since, you are asked first.",
+        "Restore all files and the shell to their state after an earlier step. Running programs are ended. The later "
+        "steps are kept as an earlier attempt, and nothing is lost: `rewind` with to=`undo` restores them. Rewind as "
+        "often as you like. If a person or another run has changed files since then, you are asked first.",
         {"to": _text(f"Where to: {_POINT}, or `undo` for the state before the newest rewind.")},
         ("to",),
         destructive=True,
@@ -260,7 +261,7 @@ RUN_TOOLS: Final = frozenset(("start_run", "stop_run"))
 STEPS: Final = frozenset(
     ("run_command", "read_file", "write_file", "edit_file", "list_files", "create_checkpoint")
 )
-"""Tools whose calls are steps of a run."""
+"""Tools whose calls are recorded as steps of a run."""
 _OTHER_NAMES = {
     "cmd": "command",
     "file_path": "path",
@@ -271,7 +272,7 @@ _OTHER_NAMES = {
     "new_str": "new_string",
     "timeout_seconds": "timeout",
 }
-"""Other names that agents use for arguments. They are accepted, but not listed."""
+"""Other names that agents use for arguments. The check accepts these names, but the definitions do not list them."""
 INSTRUCTIONS = (
     "A Linux sandbox of a Jupyter notebook. Each call is a step that a person watches in the notebook, and can pause, "
     "refuse or rewind; the files are kept after each step. To go back, call rewind with the number of a step; to undo "

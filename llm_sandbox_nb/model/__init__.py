@@ -1,1 +1,1 @@
-"""Models: requests to their servers or through LiteLLM, streams, errors, retries, and the scripted model."""
+"""Language models: requests to model servers, streamed replies, errors, retries, and a model that plays a script."""

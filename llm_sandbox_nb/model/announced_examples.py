@@ -1,6 +1,7 @@
 """Words that announce an example or a quotation, in the languages in which models most often write.
 
-A call after such words is an illustration and is not executed. The search covers the last sentence before the call.
+A model may write a tool call in its text only to show it. A call after such words is an illustration and is not
+executed. Only the last sentence before the call is searched for the words.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import re
 
 _COLON = r"\b[^.,;:]{0,30}[:：]\s*\Z"
-"""Matches the text after a verb that announces a quotation, as in "It reads:" or "In the log I found:"."""
+"""Matches the text from a verb to the colon before a quotation, such as ` as follows:` after "The log reads"."""
 _WORDS = {
     "English": (
         r"\bfor (?:example|instance)\b", r"\bexamples?\b", r"\be\.?g\.", r"\bsuch as\b", r"\bsyntax\b",
@@ -73,7 +74,7 @@ _SENTENCE_END = re.compile(r"[.!?…。！？)\]*\"'”’»\U0001F300-\U0001FAF
 _LIST_MARK = re.compile(r"\s*(?:\d{1,3}[.)]|[-*+•])\s*")
 _SENTENCES = re.compile(r"(?<=[.!?])\s|(?<=[。！？])")
 _SEARCHED_LENGTH = 500
-"""Number of characters before a call that are searched."""
+"""Maximum number of characters that are searched before a call."""
 
 
 def why_announced(text: str, place: int) -> str:
@@ -85,6 +86,5 @@ def why_announced(text: str, place: int) -> str:
     if not before.strip():
         paragraph = text[max(0, line - _SEARCHED_LENGTH) : line].rstrip()
         before = paragraph[paragraph.rfind("\n") + 1 :]
-    # Only the last sentence announces the call.
     sentences = [sentence for sentence in _SENTENCES.split(before.rstrip()) if sentence]
     return "the words before it announce an example" if sentences and _ANNOUNCES.search(sentences[-1]) else ""

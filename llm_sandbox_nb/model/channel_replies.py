@@ -1,7 +1,7 @@
 """Reader of replies whose thoughts, answers and calls are in separate channels.
 
-gpt-oss writes such replies in the harmony format, from which a server may remove the special tokens. Kimi K3 writes
-elements between marks such as `<|open|>think<|sep|>` and `<|close|>think<|sep|>`.
+The model gpt-oss writes such replies in OpenAI's Harmony format. Some servers remove the special tokens of this format.
+The model Kimi K3 writes elements between marks such as `<|open|>think<|sep|>` and `<|close|>think<|sep|>`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from llm_sandbox_nb.model.text_formats import END_TOKENS, Written, WrittenCalls, after_space, read_value
 
 _MAX_BROKEN_HEADERS = 20_000
-"""Number of incomplete headers after which the rest of a reply is ignored."""
+"""Number of incomplete channel headers after which the rest of a reply is ignored."""
 
 
 def read_channels(text: str) -> ChannelReply | None:
@@ -48,7 +48,7 @@ _STRIPPED = re.compile(
 
 
 def _harmony(text: str) -> ChannelReply | None:
-    """Parse the channel messages of gpt-oss. Return None for any other text."""
+    """Parse a reply of gpt-oss, with or without special tokens. Return None for any other text."""
     if not _HARMONY_BEGIN.match(text):
         return _harmony_without_marks(text)
     place, calls, more, failures = 0, WrittenCalls(), False, 0
@@ -107,7 +107,10 @@ _ATTRIBUTE = re.compile(r" (\w+)=\"([^\"]*)\"")
 
 
 def _kimi3(text: str) -> ChannelReply | None:
-    """Parse the elements of Kimi K3. The first begin mark may be missing, because it is in the chat template."""
+    """Parse a reply of Kimi K3. Return None for any other text.
+
+    The first begin mark may be missing, because the chat template writes this mark at the end of the prompt.
+    """
     begun = text.lstrip().startswith(("<|open|>", "<|close|>"))
     if not begun and not -1 < text.find("<|close|>think<|sep|>") < (text.find("<|open|>") % len(text or " ")):
         return None

@@ -1,4 +1,4 @@
-"""Address and key of a model."""
+"""Address and key for the requests to a model."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _CREDENTIALS = re.compile(r"//[^/@]*@")
 class Access:
     """Address and key that the person gave.
 
-    If `api_key` is None, the method `key` returns the key that the person typed for `%sandbox key`, or else the key in
-    the environment.
+    If `api_key` is None, the method `key` returns the key that the person typed after `%sandbox key`. If there is no
+    such key, it returns the key in the environment.
     """
 
     api_base: str | None = None
@@ -72,9 +72,9 @@ class Access:
     def target(
         self, route: Route, name: str, key_names: tuple[str, ...], *, answered: bool = False
     ) -> Target:
-        """Return the facts about the model `name` and its server that error messages need.
+        """Return the facts that error messages need about the model `name` and its server.
 
-        `key_names` are the environment variables that could contain the key, or empty if one of them contains it.
+        `key_names` are the environment variables that can contain the key, or an empty tuple if one of them is set.
         `answered` is True after the first reply.
         """
         return Target(
@@ -117,7 +117,7 @@ def forget_keys(provider: str | None = None) -> list[str]:
 
 
 def typed_key(provider: str) -> str | None:
-    """Return the key that was typed for a provider such as `openai`, or None."""
+    """Return the key that was typed for a provider such as `openai`, or None if no key was typed."""
     return _keys.get(provider)
 
 

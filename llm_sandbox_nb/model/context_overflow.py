@@ -1,6 +1,6 @@
-"""Detection of error messages about a context overflow, which is a conversation that is too long for the model.
+"""Detection of error messages about a context overflow, and of the token counts in such a message.
 
-The token counts in such a message are read too.
+In a context overflow, the conversation is too long for the model.
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ _WORDINGS = (
     r"max_(?:completion_)?tokens['`\"]* is too large",  # OpenAI, vLLM
     r"supports at most \d+ completion tokens",  # OpenAI
 )
-"""Regular expressions for the words of servers. After each, the servers, and reports or files with these words."""
+"""Regular expressions for the words of servers.
+
+The comments name the servers that use these words, and issues or source files that contain them.
+"""
 _KNOWN_WORDING = re.compile("|".join(_WORDINGS), re.IGNORECASE)
 _LIKELY_OVERFLOW = re.compile(r"\A(?=.*\bcontext)(?=.*\btokens?\b)(?=.*\d)", re.IGNORECASE | re.DOTALL)
-"""Matches a refusal with an unknown wording that is probably an overflow."""
-# Messages about rate limits have numbers of tokens too: tokens per minute.
+"""Matches an error message that probably reports an overflow, but in words that are not in `_WORDINGS`."""
+# Messages about rate limits do not report an overflow, but also contain token counts: tokens per minute.
 _RATE_LIMIT = re.compile(r"tokens per (?:min|day|hour)|\bTP[MD]\b|rate[ _-]?limit|per minute", re.IGNORECASE)
 
 _N = r"(\d[\d,_]{0,20})"
@@ -111,8 +114,8 @@ class Overflow:
 def find_overflow(text: str, *, refused: bool = False) -> Overflow | None:
     """Return the numbers in an error message about an overflow, or None for any other error.
 
-    `refused` is True if the server refused the request (status 400 or 413). In this case, an unknown wording counts
-    too if it contains the words "context" and "tokens" and a number.
+    `refused` is True if the server refused the request (status 400 or 413). In this case, a message in unknown words
+    counts too, if it contains a number, the word "context", and the word "token" or "tokens".
     """
     completion = _first(_COMPLETION_LIMITS, text)
     overflow = _KNOWN_WORDING.search(text) or completion or (refused and _LIKELY_OVERFLOW.search(text))

@@ -1,4 +1,4 @@
-"""Contract between the agent's loop and a model: the model gets messages and tools, and returns one reply."""
+"""Interface between the agent's loop and a model: the model gets messages and tools, and returns one reply."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BROKEN_OFF = "cut_off"
 
 @dataclass(frozen=True)
 class ToolCall:
-    """Tool call as the model wrote the call. `arguments` is the raw text, which is not always valid JSON."""
+    """Tool call of a model. `arguments` is the text that the model wrote, which is not always valid JSON."""
 
     id: str
     name: str
@@ -30,7 +30,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Reply:
-    """Reply of a model. `message` is the history message for the reply, in the form that the provider accepts."""
+    """Reply of a model. `message` is the reply in the form in which later requests send it as a part of the history."""
 
     message: dict[str, Any]
     text: str = ""
@@ -45,15 +45,15 @@ class Reply:
     left_out: tuple[str, ...] = ()
     """Names of settings that were not sent because the model does not accept them."""
     written: bool = False
-    """True if the calls were read from the text."""
+    """True if the calls were found in the text that the model wrote."""
     raw_text: str | None = None
-    """The text as it was before calls or thoughts were removed from it. None if the text was not changed."""
+    """Text before calls or thoughts were removed from it. None if nothing was removed."""
     refused_call: str = ""
     """Reason why a call in the text is not executed. Empty if the text has no such call."""
 
 
 class ModelError(LLMSandboxError):
-    """Error of a model that cannot be asked, or of a failed request to the model.
+    """Error for a model that cannot be asked, or for a failed request to a model.
 
     `kind` names the cause. `retryable` is True if a retry may help. For example, the call
     `solve(task, model="scripted/missing")` raises this error, because this script does not exist.
@@ -73,21 +73,21 @@ class ModelError(LLMSandboxError):
         """Kind of the error: `authentication`, `not_found`, `unreachable`, `connection`, `rate_limit`, `quota`,
         `context`, `bad_request`, `setting` (a refusal after which the next request is sent in a changed form),
         `content_policy`, `server`, `timeout`, `script`, `setup` (a package is missing, or an environment variable is
-        wrong),
-        `tools` (the server does not accept tools, or messages with their results), `loading` (the server loads its
-        model, or restarts), `unknown`."""
+        wrong), `tools` (the server does not accept tools, or messages with their results), `loading` (the server
+        loads its model, or restarts), `unknown`."""
         self.retryable = retryable
         self.retry_after = retry_after
         """Wait in seconds that the provider requests before the next attempt."""
         self.learned = dict(learned or {})
-        """All knowledge from the server's refusals so far; see `Recalls`. Empty if this refusal added no knowledge."""
+        """Facts that the server's refusals have shown so far, for `Recalls.recall`. Empty if this error shows no new
+        fact."""
 
 
 class ContextOverflowError(ModelError):
     """Error for a conversation that does not fit into the model's context together with the requested reply.
 
-    `context_limit`, `prompt_tokens` and `completion_limit` are numbers from the provider's message. Each is None if
-    the message does not contain it. `completion_limit` is the maximum token count of one reply to any prompt.
+    `context_limit`, `prompt_tokens` and `completion_limit` are token counts from the provider's message. A count is
+    None if the message does not contain it. `completion_limit` is the maximum for one reply, even to a short prompt.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ModelSettings:
     min_p: float | None = None
     repetition_penalty: float | None = None
     max_tokens: int | None = None
-    """Maximum token count of one reply. If it is None, `model_list.reply_tokens` chooses the maximum."""
+    """Maximum token count of one reply. If None, `model_list.reply_tokens` chooses the maximum."""
     timeout: float = 1200.0
     """Seconds without data after which a request fails. A slow reply may take longer in total."""
     extra_body: dict[str, Any] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class ModelSettings:
 
 @runtime_checkable
 class Model(Protocol):
-    """Interface of a model. A model asks a server, plays a script, or samples tokens from a policy in training."""
+    """Interface of a model. A model asks a server, plays a script, or samples tokens from a network that is trained."""
 
     name: str
     scripted: bool
@@ -181,27 +181,27 @@ class KnowsContext(Protocol):
 
 @runtime_checkable
 class Recalls(Protocol):
-    """Model that can restore, in another process, knowledge about its server and about earlier replies."""
+    """Model that can restore facts about its server and about earlier replies from the record of a run."""
 
     def recall(
         self, learned: Mapping[str, Any], replies: Iterable[tuple[dict[str, Any], str | None, bool]]
     ) -> None:
-        """Restore knowledge from the record of a run.
+        """Restore facts from the record of a run, which another process may have written.
 
         Args:
-            learned: `ModelError.learned`. The record may come from a stranger, so the values are not trusted.
-            replies: message and reasoning of each earlier reply, and True if the calls in the message are native.
-                Native calls are those that the server returned as calls, in contrast to calls in the text.
+            learned: newest `ModelError.learned`. The record may come from a stranger, so the values are not trusted.
+            replies: for each earlier reply, its message, its reasoning, and True if its calls are native. A call is
+                native if the server returned it as a call, and not in the text.
         """
         ...
 
 
 @runtime_checkable
 class ServedHere(Protocol):
-    """Model whose server is a child of this process."""
+    """Model whose server is a child process of this process."""
 
     def served_by(self) -> Mapping[str, Any]:
-        """Return the facts about the model's file and engine for the run's record. Before `check`, return no facts."""
+        """Return facts about the model's file and engine for the record of a run. Before `check`, return no facts."""
         ...
 
     def introduction(self) -> str:
@@ -239,7 +239,7 @@ class SlowToBegin(Protocol):
         ...
 
     async def prepared(self) -> None:
-        """Wait until the preparations end, so that they do not count as request time. Raise no exception."""
+        """Wait until the preparations end, so that they do not count as time of the request. Raise no exception."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""Requests without LiteLLM to a model whose server speaks OpenAI's protocol, with one HTTP request for each reply.
+"""Requests to servers that speak OpenAI's protocol, without LiteLLM. Each reply takes one HTTP request.
 
-Each request has a connection of its own: no connection stays open after a run or goes stale during a long tool call,
-and cancelling closes the connection. This module does not repeat a failed request.
+Each request opens a connection of its own, and closes it at the end or when the request is cancelled. So no connection
+stays open after a run, or goes stale during a long tool call. This module does not repeat a failed request.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _REFUSED_AT_TOP = frozenset({"oneOf", "anyOf", "allOf", "enum", "const", "not"})
 """Keywords that OpenAI refuses at the top level of a tool's schema."""
 _ADDRESSES = {"openai": OPENAI, "deepseek": "https://api.deepseek.com/beta"}
 _NO_KEY = {"openai": "no-key", "hosted_vllm": "fake-api-key"}
-"""Keys that are sent to a server if the person gave no key."""
+"""Texts that are sent to a provider's server in place of a key, if the person gave no key."""
 
 
 class DirectTransport:
-    """Way to send requests to a model without LiteLLM."""
+    """Sender of requests that go to a model's server without LiteLLM."""
 
     def __init__(self, route: Route, access: Access, habits: ServerHabits) -> None:
         self.route = route
@@ -156,7 +156,7 @@ def _url(address: str) -> httpx.URL:
 
 
 async def _beginning(response: httpx.Response) -> str:
-    """Return the beginning of the text of an error answer."""
+    """Read an error answer, but not more than its first `_MAX_ERROR_BYTES`."""
     data = b""
     async for chunk in response.aiter_bytes():
         data += chunk

@@ -1,4 +1,4 @@
-"""Conversion of any failed request to a `ModelError`. The error message is one sentence with advice."""
+"""Conversion of the exception of a failed request to a `ModelError`, whose message is one sentence with advice."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ _TOOLS = _pattern(
 )
 """Matches the error of a server or chat template that does not accept tools, or messages with tool results."""
 _TEMPLATE = _pattern(r"jinja|chat[ _]template|template error|raise_exception")
-"""Matches the error of a chat template that refused the messages. A retry does not help, even if the status is
-that of a server error."""
+"""Matches the error of a chat template that refused the messages. A retry does not help, even if the HTTP status is
+500 or higher."""
 _LOADING = _pattern(
     r"loading (?:the )?model|model (?:is|was) (?:still |currently )?(?:being )?load|(?:still|currently) loading",
     r"is loading|is (?:currently |still )?(?:starting|initiali[sz]ing|warming)|warming up",
@@ -75,7 +75,7 @@ _NOT_LOADED = _pattern(
 _WRONG_PATH = _pattern(
     r"unexpected endpoint|404 page not found|invalid url \(|cannot post|no route matches|unknown request url",
 )
-"""Matches the answer of a server that has no API at the path. LM Studio gives this answer with status 200."""
+"""Matches the answer of a server that has no API at the requested path. LM Studio gives this answer with status 200."""
 _UNEXPECTED = _pattern(r"unexpected keyword argument")
 _PER_MINUTE = re.compile(r"Limit:? *(\d[\d,]{0,15})[, ].{0,400}?Requested:? *(\d[\d,]{0,15})", re.DOTALL)
 _WAIT = re.compile(
@@ -90,7 +90,7 @@ _BROKEN = frozenset({"NetworkError", "RemoteProtocolError", "ClientError", "Conn
 
 
 class ServerError(LLMSandboxError):
-    """Error answer of a model server, or error object in its stream. `examine` reads the attributes."""
+    """Error for an error answer of a model server, or for an error object in a streamed reply."""
 
     def __init__(self, body: object, response: httpx.Response | None = None) -> None:
         reason = (
@@ -103,7 +103,7 @@ class ServerError(LLMSandboxError):
 
 @dataclass(frozen=True)
 class Target:
-    """Facts about the model and the server of a request, which error messages need for their advice."""
+    """Facts about a request's model and server. Error messages need these facts for their advice."""
 
     model: str
     api_base: str | None = None
@@ -127,7 +127,10 @@ class Target:
 
 
 def to_model_error(error: BaseException, target: Target) -> ModelError:
-    """Convert any exception of a request to a `ModelError`. Return a `ModelError` in its chain unchanged."""
+    """Convert any exception of a request to a `ModelError`.
+
+    If the exception or one of its causes is already a `ModelError`, return this error unchanged.
+    """
     for part in chain(error):
         if isinstance(part, ModelError):
             return part
@@ -139,7 +142,7 @@ def to_model_error(error: BaseException, target: Target) -> ModelError:
 
 
 def refused_setting(error: BaseException, names: frozenset[str]) -> str | None:
-    """Return the setting in `names` that the provider refuses, or None for other errors."""
+    """Return the setting of `names` that the provider refused, or None if the error has another reason."""
     failure = examine(error)
     refused = _REFUSED if failure.status in (400, 422) else _UNEXPECTED if failure.status == 500 else None
     if not refused or not refused.search(failure.text) or find_overflow(failure.text):
@@ -152,7 +155,7 @@ def refused_setting(error: BaseException, names: frozenset[str]) -> str | None:
 
 
 def no_provider(model: str) -> ModelError:
-    """Return the error for a model without a known provider, if no address is given either."""
+    """Return the error for a model that has neither a known provider nor the address of a server."""
     return ModelError(
         f"No provider is known for the model {model}: write provider/model, for example openai/{model}, "
         "or give the address of your server with --api-base.",
@@ -256,7 +259,7 @@ def _setup(failure: Failure, target: Target) -> ModelError | None:
 def _quota(failure: Failure, target: Target) -> ModelError | None:
     if failure.status not in (400, 402, 403, 429) or not _QUOTA.search(failure.text):
         return None
-    # A rate limit that names a wait may also have words about billing.
+    # A message about a rate limit may also have words about billing. If it names a wait, it is not about the quota.
     if failure.status == 429 and _WAIT.search(failure.text):
         return None
     return ModelError(
@@ -271,7 +274,7 @@ def _rate_limit(failure: Failure, target: Target) -> ModelError | None:
     match = _PER_MINUTE.search(failure.text)
     if match and (needed := _int(match[2])) > (allowed := _int(match[1])):
         return ModelError(
-            f"One request needs {needed} tokens and the account may use {allowed} a minute with "
+            f"One request needs {needed} tokens, but the account may use only {allowed} tokens a minute with "
             f"{target.model}: lower the maximum tokens per call or ask for a higher limit.",
             kind="rate_limit",
         )
@@ -338,7 +341,7 @@ def _policy(failure: Failure, target: Target) -> ModelError | None:
     if "ContentPolicyViolationError" not in failure.types and "content_policy_violation" not in failure.text:
         return None
     return ModelError(
-        f"{target.model} declined by its content policy ({failure.detail}): rephrase the task.",
+        f"{target.model} refused to answer because of its content policy ({failure.detail}): rephrase the task.",
         kind="content_policy",
     )
 
@@ -391,7 +394,7 @@ _RULES: tuple[Callable[[Failure, Target], ModelError | None], ...] = (
 
 _MAX_DETAIL_LENGTH = 600
 _MAX_TEXT_LENGTH = 20_000
-"""Maximum number of searched characters of an error, because the patterns need quadratic time for hostile texts."""
+"""Maximum number of characters of an error that are searched. The patterns need quadratic time for hostile texts."""
 _TEXT_FIELDS = ("message", "code", "type")
 
 
@@ -402,11 +405,11 @@ class Failure:
     status: int | None
     headers: Mapping[str, str]
     text: str
-    """Text and codes of the provider's error. If the provider did not answer, the texts of all exceptions."""
+    """Message and codes of the provider's error. If the provider sent no error object: the texts of all exceptions."""
     detail: str
-    """Error message of the provider, which the person reads."""
+    """Error message of the provider, to be shown to the person."""
     types: frozenset[str]
-    """Names of all exception classes in the chain, and of their base classes."""
+    """Names of the classes of all exceptions in the chain, and of the base classes of these classes."""
     parameter: str | None = None
     """Parameter that the provider refuses."""
 
@@ -447,14 +450,17 @@ def examine(error: BaseException) -> Failure:
 
 
 def _texts(parts: list[BaseException]) -> list[str]:
-    """Return the texts of the exceptions. LiteLLM's copies are skipped, because they contain tracebacks and links."""
+    """Return the texts of the exceptions.
+
+    The texts of LiteLLM's exceptions contain tracebacks and links. So they are used only if there is no other text.
+    """
     originals = [part for part in parts if not type(part).__module__.startswith("litellm.exceptions")]
     texts = [str(part) for part in originals if str(part)] or [str(part) for part in parts if str(part)]
     return texts or [type(parts[-1]).__name__]
 
 
 def _answer(error: BaseException) -> Any:
-    """Return the provider's answer in an exception, or None. Answers that LiteLLM has invented are ignored."""
+    """Return the HTTP response in an exception, or None. Responses that LiteLLM has invented are ignored."""
     response = getattr(error, "response", None)
     if type(error).__module__.startswith("litellm.") or not hasattr(response, "status_code"):
         return None
@@ -493,7 +499,7 @@ _MAX_DEPTH = 6
 def error_object(source: object, depth: int = 0) -> dict[str, Any]:
     """Return the error object in an answer of any JSON form. The object has `message`, and often `code` or `param`.
 
-    The object is empty if the answer has no error. A text alone is not an error object.
+    The object is empty if the answer contains no error. Plain text is not an error object.
     """
     if isinstance(source, bytes):
         source = source.decode(errors="replace")
@@ -520,7 +526,7 @@ def error_object(source: object, depth: int = 0) -> dict[str, Any]:
 
 
 def _error_of_list(items: list[Any], depth: int) -> dict[str, Any]:
-    """Return the first error of a list, with the joined messages of all errors. Pydantic sends such lists."""
+    """Return the first error of a list, with the joined messages of all errors. Pydantic makes such lists."""
     errors = [error for item in items[:20] if (error := error_object(item, depth + 1))]
     texts = [item for item in items[:20] if isinstance(item, str) and item.strip()]
     if not errors:

@@ -1,4 +1,4 @@
-"""Caches for the known parts of conversations. With them, each request reads and converts only the new messages."""
+"""Caches for the histories of conversations, so that each request reads and converts only the new messages."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ Message = dict[str, Any]
 
 
 class PerConversation(Generic[_T]):
-    """Cache with one value for each conversation of a model. No caller may change messages in place."""
+    """Cache with one value for each conversation of a model. The first message object identifies the conversation.
+
+    Callers must not change messages in place.
+    """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[int, _T] = OrderedDict()
 
     def get(self, messages: Sequence[Message]) -> _T | None:
-        """Return the value that was stored for the same first message, or None if there is no such value."""
+        """Return the value that was stored for this conversation, or None."""
         return self._kept.get(id(messages[0])) if messages else None
 
     def keep(self, messages: Sequence[Message], value: _T) -> None:
         """Store `value` under the `id` of the first message.
 
-        The value must refer to the messages: otherwise, the `id` could later belong to another object.
+        The value must hold references to the messages. Otherwise, Python could give the `id` to another object later.
         """
         if messages:
             self._kept[id(messages[0])] = value
@@ -38,7 +41,7 @@ class PerConversation(Generic[_T]):
 
 
 def same_beginning(old: list[Message], new: list[Message]) -> int:
-    """Return the number of equal messages at the beginning of both lists."""
+    """Return the number of messages at the beginning that are equal in both lists."""
     shorter = min(len(old), len(new))
     # This is fast, because the comparison of lists skips the content of identical objects.
     if old[:shorter] == new[:shorter]:
@@ -47,7 +50,7 @@ def same_beginning(old: list[Message], new: list[Message]) -> int:
 
 
 class KnownHistory:
-    """Counts and call ids of one history."""
+    """Number of replies, number of characters, and call ids of one history."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
@@ -62,7 +65,7 @@ class KnownHistory:
         return same_beginning(self._messages, messages) == len(self._messages)
 
     def read(self, messages: list[Message]) -> None:
-        """Count the messages that follow those of the previous call. `messages` is the whole history."""
+        """Count the messages that `read` has not counted before. `messages` is the whole history."""
         for message in messages[len(self._messages) :]:
             content = message.get("content") or ""
             self.characters += len(content if isinstance(content, str) else str(content))
@@ -74,7 +77,7 @@ class KnownHistory:
 
 
 class KnownHistories:
-    """Known histories of the conversations of a model."""
+    """Cache of known histories, for the conversations of a model."""
 
     def __init__(self) -> None:
         self._known: PerConversation[KnownHistory] = PerConversation()
@@ -90,20 +93,20 @@ class KnownHistories:
 
 
 def compact_json(value: Any) -> str:
-    """Write JSON exactly like OpenAI's client and httpx."""
+    """Convert a value to JSON without spaces, as OpenAI's client and httpx do."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 class SentHistories:
-    """Cache of the JSON of sent messages, for the conversations of a model."""
+    """Cache of messages that were already converted to JSON, for the conversations of a model."""
 
     def __init__(self) -> None:
         self._sent: PerConversation[tuple[list[Message], list[str]]] = PerConversation()
 
     def to_json(self, messages: list[Message], convert: Callable[[list[Message]], list[Message]]) -> str:
-        """Return the JSON of a list of messages. `convert` gets only the new messages.
+        """Return the messages, converted by `convert`, as a JSON list.
 
-        `convert` must convert each message independently of the others.
+        `convert` is called with the new messages only, so it must convert each message independently of the others.
         """
         known, written = self._sent.get(messages) or ([], [])
         same = same_beginning(known, messages)

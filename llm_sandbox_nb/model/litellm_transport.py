@@ -60,7 +60,7 @@ _KEY_FILTER = KeyFilter()
 
 @functools.cache
 def backend() -> Any:
-    """Import and configure LiteLLM. The first call needs seconds, so async code should make this call in a thread.
+    """Import and configure LiteLLM. The first call needs seconds, so async code should call `loaded` instead.
 
     Raises:
         ImportError: if the installed release is known to be malicious.
@@ -68,10 +68,11 @@ def backend() -> Any:
     if problem := compromised_version():
         raise ImportError(problem)
     os.environ.update(_ENVIRONMENT)
-    # In other modes, LiteLLM reads a `.env` file of a parent folder.
+    # In other modes, LiteLLM reads a `.env` file in a parent folder.
     os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
     collecting = gc.isenabled()
-    gc.disable()  # the import makes millions of permanent objects and is a fifth faster without the collector
+    # The import makes millions of permanent objects, and is a fifth faster without the garbage collector.
+    gc.disable()
     try:
         litellm: Any = importlib.import_module("litellm")
     finally:
@@ -80,7 +81,8 @@ def backend() -> Any:
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     litellm.disable_hf_tokenizer_download = True
-    # LiteLLM stops a reply with many equal pieces in a row, which a table's line may have. The token limit suffices.
+    # By default, LiteLLM stops a reply with many equal pieces in a row. But the line under a table's head may have as
+    # many, and the token limit is enough to end a model's repetitions.
     litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "openai", "openai._base_client"):
         logging.getLogger(name).addFilter(_KEY_FILTER)
@@ -88,28 +90,28 @@ def backend() -> Any:
 
 
 async def loaded() -> Any:
-    """Return the module of LiteLLM. It is imported in a daemon thread, so that the import cannot delay a run's end."""
+    """Return LiteLLM's module. A daemon thread imports it, so that the import cannot delay the end of a run."""
     return (
         backend() if backend.cache_info().currsize else await in_daemon_thread(backend, name="import-litellm")
     )
 
 
 _CACHE_POINTS = [{"location": "message", "role": "system"}, {"location": "message", "index": -1}]
-"""Places for Anthropic's prompt cache. They make the provider cache the history, which is most of a request."""
+"""Places up to which Anthropic caches a request: the system message and the last message. So the history is cached."""
 _LITELLM_HTTP = frozenset({"anthropic", "gemini"})
-"""Providers that accept a client of LiteLLM's HTTP class. For all other providers, LiteLLM uses its own client."""
+"""Providers for which LiteLLM lets the caller choose the HTTP client. For all others, LiteLLM uses its own client."""
 _log = logging.getLogger(__name__)
 
 
 class LiteLLMTransport:
-    """Way to send requests to a model through LiteLLM.
+    """Sender of requests that go to a model through LiteLLM.
 
-    LiteLLM caches connections beyond the life of event loops, and its HTTP client silently repeats a request when the
-    server hangs up. So each request gets a client of its own, if the provider accepts one.
+    LiteLLM's own HTTP client keeps connections even after their event loop has ended. It also silently repeats a
+    request when the server hangs up. So each request gets a client of its own, if LiteLLM allows this for the provider.
     """
 
     def __init__(self, litellm: Any, name: str, access: Access) -> None:
-        """Raise ModelError if the provider of the name is unknown."""
+        """Find the route of the model `name`. Raise ModelError if its provider is unknown."""
         self._litellm = litellm
         self._access = access
         self.route = litellm_route(litellm, name, access.api_base)
@@ -155,13 +157,13 @@ class LiteLLMTransport:
             "timeout": httpx.Timeout(request.timeout, connect=min(request.timeout, 30.0)),
             "num_retries": 0,
             "max_retries": 0,
-            # Without this, LiteLLM 1.106 and later look for tools that LiteLLM runs itself, and need another package.
+            # Without this, LiteLLM 1.106 and later search for tools that they run themselves, which needs a package.
             "_skip_mcp_handler": True,
         }
         if request.stream_options:
             arguments["stream_options"] = request.stream_options
         if request.tools:
-            # LiteLLM's table lacks some models that support tools, so tools are always sent, and the provider decides.
+            # LiteLLM's table lacks some models that support tools. So tools are always sent, and the provider decides.
             arguments |= {"tools": request.tools, "allowed_openai_params": ["tools"]}
         if self.route.provider == "anthropic":
             arguments["cache_control_injection_points"] = _CACHE_POINTS
@@ -213,7 +215,7 @@ class LiteLLMTransport:
 
 @functools.lru_cache(maxsize=256)
 def _accepts(litellm: Any, route: Route, name: str, value: Any) -> bool:
-    """Return True if LiteLLM's table allows the setting for the model. A request is built for this, but not sent."""
+    """Return True if LiteLLM allows the setting for the model. Nothing is sent for this check."""
     try:
         litellm.utils.get_optional_params(
             model=route.sent_name, custom_llm_provider=route.provider, **{name: value}
@@ -224,7 +226,7 @@ def _accepts(litellm: Any, route: Route, name: str, value: Any) -> bool:
 
 
 def _piece(chunk: Any) -> Piece:
-    """Convert a chunk of LiteLLM, or a whole reply."""
+    """Convert one chunk of LiteLLM's stream, or a whole reply of LiteLLM, to a piece."""
     head: dict[str, Any] = {
         "response_id": getattr(chunk, "id", None),
         "response_model": getattr(chunk, "model", None),
@@ -255,7 +257,9 @@ def _call(delta: Any) -> CallPiece:
 
 
 def _client(route: Route, api_base: str | None, extra: dict[str, Any]) -> Any:
-    """Make a client for one request, which adds the `extra` fields. Return None if the provider accepts no client.
+    """Make an HTTP client for one request. Return None if LiteLLM must use its own client for the provider.
+
+    The client adds the fields of `extra` to the body of the request.
 
     Raises:
         ModelError: if an environment variable is invalid. The message names the variable.
@@ -278,7 +282,7 @@ def _once_only() -> type[Any]:
     from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
 
     class OnceOnly(AsyncHTTPHandler):
-        """HTTP client of LiteLLM that makes no second attempt, and that adds extra fields to a body."""
+        """HTTP client of LiteLLM that makes no second attempt, and adds the fields of `extra` to the body."""
 
         extra: Mapping[str, Any] = MappingProxyType({})
         own: httpx.AsyncClient | None = None
@@ -294,7 +298,8 @@ def _once_only() -> type[Any]:
             return await super().post(*args, data=data, **kwargs)
 
         async def single_connection_post_request(self, *args: Any, **kwargs: Any) -> Any:
-            # LiteLLM calls this method while it handles the failure of the first attempt, which is raised again.
+            # LiteLLM calls this method for a second attempt, in the `except` block of the first failure. The bare
+            # `raise` raises this first failure again.
             raise
 
     return OnceOnly
@@ -311,7 +316,7 @@ def _merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _cost(litellm: Any, route: Route, usage: Any) -> float | None:
-    """Return the cost in US dollars by LiteLLM's table, or None if the table has no price for the model."""
+    """Return the cost in US dollars from LiteLLM's price table, or None if the table has no price for the model."""
     try:
         info = litellm.get_model_info(model=route.model)
         prompt, completion = litellm.cost_per_token(model=route.model, usage_object=usage)

@@ -15,7 +15,7 @@ PORTS = {
 }  # fmt: skip
 """Servers that speak OpenAI's protocol, with their default ports."""
 _TIMEOUT = 2.0
-"""Seconds until the search at a server ends, even if the server is still sending."""
+"""Maximum time in seconds for the answer of one server, even if the server is still sending."""
 _MAX_MODELS = 100
 
 
@@ -29,9 +29,10 @@ class LocalServer(NamedTuple):
 
 
 async def find_local_servers(ports: Iterable[tuple[str, int]] | None = None) -> list[LocalServer]:
-    """Find the servers on 127.0.0.1 that list models, with one request of at most two seconds to each.
+    """Find the servers on 127.0.0.1 that list models. Each port gets one request of at most two seconds.
 
-    Any program may answer. So the size and time of answers are limited, and names with unusual characters are ignored.
+    Any program may listen on a port. So answers are limited in size and time, and model names with unusual characters
+    are ignored. `ports` are pairs of program and port, by default `PORTS`.
     """
     asked = list(PORTS.items()) if ports is None else list(ports)
     # Neither a proxy nor a redirect may lead the request to another machine.

@@ -1,4 +1,4 @@
-"""Form of the history for a server: fields, roles and ids that the server accepts."""
+"""Conversion of the history to the form that a server accepts: its message fields, roles and call ids."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _NOT_SENT = frozenset(
         "audio", "annotations", *REASONING,
     }
 )  # fmt: skip
-"""Known fields of a reply, which `unknown_fields` does not include. Other code decides if these are sent back."""
+"""Known fields of a reply. `MessageForm.unknown_fields` does not apply to them: other code decides about each."""
 
 
 @dataclass(frozen=True)
 class MessageForm:
-    """Form of messages for one server: fields outside of OpenAI's protocol, and adaptations to refusals."""
+    """Form of the messages to one server. It depends on the provider, and on earlier refusals of the server."""
 
     reasoning: SendReasoning | str = "none"
     """Field in which reasoning is sent back."""
     unknown_fields: bool = False
-    """True to send back the unknown fields of the server's messages and calls."""
+    """True to send back those fields of the server's messages and calls that this package does not know."""
     short_ids: bool = False
     """True to send call ids as 9 letters and digits, which every server accepts."""
     dropped: frozenset[str] = frozenset()
@@ -65,7 +65,7 @@ ReasoningOf = Callable[[dict[str, Any]], str]
 def clean_messages(
     messages: list[dict[str, Any]], form: MessageForm, reasoning_of: ReasoningOf | None = None
 ) -> list[dict[str, Any]]:
-    """Convert the history to the form and the fields that the server accepts."""
+    """Convert the history to the form that the server accepts."""
     names = _called_names(messages) if "name" in form.wanted else {}
     cleaned = [_clean(message, form, reasoning_of, names) for message in messages]
     if form.no_system:
@@ -132,7 +132,10 @@ _LETTERS = string.ascii_letters + string.digits
 
 @functools.lru_cache(maxsize=4096)
 def short_id(identity: str) -> str:
-    """Convert the id of a call to 9 letters and digits, always in the same way."""
+    """Convert a call id to 9 letters and digits. The same id always gives the same result.
+
+    An id that matches `_SHORT_ID` is returned unchanged.
+    """
     if _SHORT_ID.fullmatch(identity):
         return identity
     number = int.from_bytes(hashlib.sha256(identity.encode("utf-8", "replace")).digest()[:16])
@@ -153,7 +156,10 @@ def _system_into_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _alternating(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge consecutive messages of the same role. Append a user message to the tool result directly before it."""
+    """Merge consecutive messages of the same role, if they have no calls.
+
+    A user message directly after a tool result is appended to this result.
+    """
     found: list[dict[str, Any]] = []
     for message in messages:
         last = found[-1] if found else {}

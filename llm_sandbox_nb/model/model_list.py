@@ -1,4 +1,4 @@
-"""LiteLLM's list of models with providers, context limits and prices. The file is read without importing LiteLLM."""
+"""LiteLLM's list of models with providers, context limits and prices. This module does not import LiteLLM."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def models_of_list() -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def providers() -> frozenset[str]:
-    """Return the names of LiteLLM's providers, which stand before the slash in a model's name."""
+    """Return the names of LiteLLM's providers. In a model's name, the provider is before the slash."""
     try:
         source = (_folder() / "types" / "utils.py").read_text("utf-8")
     except OSError:
@@ -50,20 +50,23 @@ def providers() -> frozenset[str]:
 
 
 def about(route: Route) -> Mapping[str, Any]:
-    """Return the entry of a model in the list, or an empty mapping if the list has no such model."""
+    """Return the entry of a model in LiteLLM's list, or an empty mapping if the list lacks the model."""
     models = models_of_list()
     return models.get(route.model) or models.get(route.sent_name) or {}
 
 
 def context_window(route: Route) -> int | None:
-    """Return the context limit of a model, or None if the limit is unknown."""
+    """Return the context limit of a model in tokens, or None if the limit is unknown."""
     models = models_of_list()
     tokens = (models.get(name, {}).get("max_input_tokens") for name in (route.model, route.sent_name))
     return next((found for found in tokens if isinstance(found, int) and found > 0), None)
 
 
 def reply_tokens(route: Route) -> int:
-    """Return the default token limit of one reply: at most half of the context, and at most the model's own limit."""
+    """Return the token limit of one reply if the person set no limit.
+
+    The result is the smallest of `DEFAULT_REPLY_TOKENS`, half of the context limit, and the model's own limit.
+    """
     known = [about(route).get("max_output_tokens"), (context_window(route) or 0) // 2]
     return min([DEFAULT_REPLY_TOKENS, *(limit for limit in known if isinstance(limit, int) and limit > 0)])
 
@@ -97,9 +100,10 @@ def cost(route: Route, usage: Usage, now: datetime | None = None) -> float | Non
 
 
 def _above(row: Mapping[str, Any], tokens: int) -> str:
-    """Return the ending of the price names for a long prompt, such as `_above_272k_tokens`.
+    """Return the ending of the names of the prices in `row` that apply to a prompt of `tokens` tokens.
 
-    The ending is empty for a short prompt.
+    Some models have higher prices for long prompts, with endings such as `_above_272k_tokens`. The ending is empty for
+    a short prompt.
     """
     bounds = (re.fullmatch(r"input_cost_per_token(_above_(\d+)(k?)_tokens)", name) for name in row)
     found = [(int(match[2]) * (1000 if match[3] else 1), match[1]) for match in bounds if match]
@@ -107,7 +111,7 @@ def _above(row: Mapping[str, Any], tokens: int) -> str:
 
 
 def _is_off_peak(pricing: Any, now: datetime) -> bool:
-    """Return True if `now`, a time in UTC, is in one of the windows in which the provider is cheaper."""
+    """Return True if `now`, a time in UTC, is in one of the time windows with lower prices."""
     for window in pricing.get("windows", ()) if isinstance(pricing, dict) else ():
         today = now.isoweekday() in window.get("weekdays", range(1, 8))
         if today and any(begin <= f"{now:%H:%M}" < end for begin, end in _hours(window.get("hours_utc"))):

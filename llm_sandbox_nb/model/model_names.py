@@ -35,13 +35,14 @@ def make_model(
 
     Args:
         name: name of the model. With `api_base`, a name without a known provider belongs to the OpenAI-compatible
-            server at this address. `local/NAME` is a model on this machine (see `model/local/source.py`). The check
-            or the first request fetches its file and starts its server. `scripted/NAME` plays a packaged script, and
-            `scripted/PATH.yaml` plays your own script (see `model/scripted.py`).
+            server at this address. `local/NAME` is a model on this machine (see `model/local/source.py`). The first
+            `check` or the first request fetches this model's file and starts its server. `scripted/NAME` plays a
+            packaged script, and `scripted/PATH.yaml` plays your own script (see `model/scripted.py`).
         api_base: address of the model's server.
         api_key: key for the server or the provider.
-        send_reasoning: message field in which later requests send reasoning back. `auto` chooses the field by
-            provider. A self-hosted server whose chat template needs reasoning requires `reasoning_content`.
+        send_reasoning: message field in which later requests send the reasoning of earlier replies back to the server.
+            `auto` chooses the field by provider. Choose `reasoning_content` for your own server if its chat template
+            needs the reasoning.
 
     Raises:
         ModelError: if the script or local model does not exist, or the name is empty.
@@ -65,10 +66,10 @@ def make_model(
 
 
 def model_names(begun: str, environment: Mapping[str, str]) -> list[str]:
-    """Return the names that begin with `begun`, for completion.
+    """Return the model names that begin with `begun`, for tab completion.
 
-    Before a slash, the names are providers, local models and packaged scripts. If any provider has a key, only
-    providers with a key are offered. After a slash, the names are the provider's models that call tools.
+    If `begun` has no slash, the names are providers, local models and packaged scripts. If any provider has a key, only
+    providers with a key are offered. If `begun` has a slash, the names are the provider's models that can call tools.
     """
     scripts = [*local_names(), *(f"scripted/{name}" for name in script_names())]
     provider, slash, _ = begun.partition("/")
@@ -80,7 +81,7 @@ def model_names(begun: str, environment: Mapping[str, str]) -> list[str]:
 
 
 def configured_models(environment: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return the models of the providers whose keys are set, by provider."""
+    """Return the models of the providers that have a key, by provider."""
     return {provider: provider_models(provider) for provider in _with_key(environment)}
 
 
@@ -103,7 +104,7 @@ def script_names() -> list[str]:
 
 @functools.cache
 def provider_models(provider: str) -> tuple[str, ...]:
-    """Return the names, such as `openai/gpt-5`, of the provider's models that can call tools in LiteLLM's list."""
+    """Return the provider's models that can call tools, with names such as `openai/gpt-5`, from LiteLLM's list."""
     found = {
         name if name.startswith(f"{provider}/") else f"{provider}/{name}"
         for name, about in models_of_list().items()
@@ -116,14 +117,14 @@ def provider_models(provider: str) -> tuple[str, ...]:
 
 
 def typed_key_of(model: str, api_base: str | None = None) -> str | None:
-    """Return the key that was typed for the provider of a model, or None."""
+    """Return the key that was typed for the provider of a model, or None if no key was typed."""
     return typed_key(provider_of(model, api_base)) if typed_providers() else None
 
 
 def provider_of(model: str, api_base: str | None = None) -> str:
     """Return the provider of a model, or an empty text if the provider is unknown. LiteLLM is not imported.
 
-    If there is an address, a name without a provider belongs to an OpenAI-compatible server, as in
+    With `api_base`, a name without a provider belongs to the OpenAI-compatible server at this address, as in
     `route_choice.find_route`.
     """
     first, slash, _ = model.partition("/")

@@ -1,7 +1,7 @@
 """Proxy and certificates that the environment sets for an address.
 
-httpx could read these settings itself, but then an error for an invalid value would not name the variable, and
-requests to this machine would go to the proxy.
+httpx could read these settings itself, but its errors for invalid values would not name the variable. Also, httpx
+would send requests for servers on this machine to the proxy.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ logging.getLogger("httpx").addFilter(
 )  # its messages contain the whole address, and a key may be in the query
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _ACCEPTED_ENCODINGS = "gzip, deflate"
-"""Compressions that a server may use for its answers. In one step, 64 KB of compressed data unpack to at
-most 66 MB with these, but to 2 GB with zstd."""
+"""Compressions that a server may use for its answers.
+
+In one step, 64 KB of an answer unpack to at most 66 MB with these compressions. With zstd, 64 KB can unpack to 2 GB.
+"""
 
 
 def is_loopback(host: str) -> bool:
@@ -86,7 +88,7 @@ def _wrong(name: str, problem: str) -> ModelError:
 
 
 def _left_out(url: httpx.URL, environment: Mapping[str, str]) -> bool:
-    """Return True if NO_PROXY contains the host's name, the end of the name, the IP address, or its IP network."""
+    """Return True if NO_PROXY contains `*`, the host's name or its end, or the host's IP address or IP network."""
     host = url.host.strip("[]").casefold()
     try:
         number = ipaddress.ip_address(host)
@@ -115,7 +117,10 @@ def _left_out(url: httpx.URL, environment: Mapping[str, str]) -> bool:
 
 
 def check_certificates(address: str | None, environment: Mapping[str, str] | None = None) -> None:
-    """Raise ModelError if an environment variable names missing certificates, unless the server is on this machine."""
+    """Raise ModelError if an environment variable names a missing file or folder of certificates.
+
+    If the server is on this machine, do nothing, because requests to this server do not use these variables.
+    """
     environment = os.environ if environment is None else environment
     if address and is_loopback(httpx.URL(address).host):
         return
@@ -129,15 +134,18 @@ def check_certificates(address: str | None, environment: Mapping[str, str] | Non
 
 @functools.cache
 def certificates(*, of_environment: bool) -> ssl.SSLContext:
-    """Return the certificates with which servers are checked. They are cached, because loading them takes long."""
+    """Return the certificates with which servers are checked. The result is cached, because loading takes long.
+
+    `of_environment` is True to use certificates that the environment names.
+    """
     return httpx.create_ssl_context(trust_env=of_environment)
 
 
 def http_client(address: str, **options: Any) -> httpx.AsyncClient:
     """Make a client for one address, with the proxy and the certificates of the environment.
 
-    A request of the client raises ModelError if the answer has a compression that was not requested. If redirects are
-    followed, a redirect to another server raises ModelError too.
+    `options` are arguments of `httpx.AsyncClient`. A request raises ModelError if the answer has a compression that was
+    not requested. If redirects are followed, a redirect to another server raises ModelError too.
 
     Raises:
         ModelError: if an environment variable is invalid. The message names the variable.
@@ -164,10 +172,10 @@ async def _check_encoding(response: httpx.Response) -> None:
 
 
 async def check_redirect(response: httpx.Response) -> None:
-    """Raise ModelError for a redirect to another server, which would get the conversation and perhaps a key.
+    """Raise ModelError for a redirect to another server, which would get the conversation, and perhaps a key.
 
-    Another port counts as another server, because another program may answer there. After a redirect on the same
-    server, a POST stays a POST.
+    Another port counts as another server, because another program may answer there. If the redirect stays on the same
+    server, a POST request stays a POST request.
     """
     if not response.has_redirect_location:
         return

@@ -1,4 +1,4 @@
-"""Model behind HTTP. Requests go directly to a server with OpenAI's protocol, and through LiteLLM to all others."""
+"""Model on a server. Requests go directly to most servers with OpenAI's protocol, and through LiteLLM to all others."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ from llm_sandbox_nb.trajectory.events import Usage
 _MAX_STORED_REASONINGS = 4096
 _CHARACTERS_PER_TOKEN = 4
 _REPORT_SECONDS = 60.0
-"""Seconds for which a reported context limit is reused. A benchmark needs the limit for each task, and one report needs
-up to six requests."""
+"""Seconds for which a context limit that the server reported is reused. A benchmark needs the limit for each task, and
+`served_context` may send six requests to get it."""
 
 
 class _ListenerError(LLMSandboxError):
-    """Wrapper of an error that the callback `on_delta` raised, which is not a failure of the model."""
+    """Wrapper of an error that the callback `on_delta` raised. Such an error is not a failure of the model."""
 
 
 class RemoteModel:
-    """Model behind HTTP. The function `model_names.make_model` makes such models."""
+    """Model on a server. The function `model_names.make_model` makes such models."""
 
     scripted = False
 
@@ -82,10 +82,11 @@ class RemoteModel:
         self._known = KnownHistories()
         self._reasonings = ReasoningOfMessages()
         self._found: Found | None = None
-        """Result of `look_up`, which is called when the server did not find a path or a model. None before, and after
-        a lookup without a result: a person may correct the server before a resumed run uses this model again."""
+        """Server that `look_up` found after an answer "not found". While this is None, each such answer causes a new
+        lookup, because a person may have corrected the server since the previous lookup."""
         self._reported: tuple[float, bool, int | None] = (-_REPORT_SECONDS, False, None)
-        """Newest report of the context limit: its time, True if the server had replied before, and the limit."""
+        """Newest report of the context limit: the time of the report, True if the server had replied before it, and the
+        limit in tokens."""
         self._importing: asyncio.Future[Any] | None = None
         self._listed_name: str | None = None
         """Name from the server's list, which is sent instead of `name`. None if `name` needs no correction."""
@@ -99,7 +100,7 @@ class RemoteModel:
         """Start to import LiteLLM in a thread, if the model is asked through LiteLLM."""
         if self._direct_route() is None:
             self._importing = asyncio.ensure_future(loaded())
-            # `reply` raises the error; the callback only marks the exception as retrieved.
+            # `reply` raises the error. The callback only reads the exception, so that asyncio logs no warning about it.
             self._importing.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def prepared(self) -> None:
@@ -121,10 +122,10 @@ class RemoteModel:
         return LiteLLMTransport(await loaded(), found.model if found else self.name, self._access)
 
     async def check(self) -> None:
-        """Check that the provider is known and has a key.
+        """Check that the provider is known and has a key. If the person gave an address, check nothing.
 
-        A well-known provider with a key, and Anthropic without a key, are checked without importing LiteLLM, because
-        the import needs seconds.
+        Importing LiteLLM needs seconds. So LiteLLM is not imported for a well-known provider with a key, or for
+        Anthropic without a key.
 
         Raises:
             ModelError: if the provider is unknown, or has no key.
@@ -132,7 +133,7 @@ class RemoteModel:
         provider, slash, _ = self.name.partition("/")
         if self._access.api_base or self._access.has_known_key(provider):
             return
-        # A key can also be set in the module of LiteLLM, but only after LiteLLM was imported.
+        # A program can also set a key in LiteLLM's module, but only after it has imported this module.
         if slash and provider == "anthropic" and "litellm" not in sys.modules:
             if os.environ.get("ANTHROPIC_AUTH_TOKEN"):
                 return
@@ -145,7 +146,7 @@ class RemoteModel:
     def recall(
         self, learned: Mapping[str, Any], replies: Iterable[tuple[dict[str, Any], str | None, bool]]
     ) -> None:
-        """Restore knowledge from another process; see `Recalls`."""
+        """Restore facts about the server and earlier replies; see `Recalls`."""
         self._habits.recall(learned)
         for message, reasoning, native in replies:
             self._reasonings.keep(message, reasoning or "")
@@ -163,7 +164,7 @@ class RemoteModel:
             return None  # the request raises the error
         if base := self._access.api_base:
             reported, replied, served = self._reported
-            # A server that loads the model for its first reply may report the context only then.
+            # Some servers load the model only for the first reply, and report the context limit only after it.
             if replied != self._habits.answered or time.monotonic() - reported >= _REPORT_SECONDS:
                 replied = self._habits.answered
                 served = await served_context(base, route.sent_name, key)
@@ -253,7 +254,10 @@ class RemoteModel:
         )
 
     def _known_server(self) -> object:
-        """Return what a request depends on and a refusal can change. Requests at the same time share this knowledge."""
+        """Return the facts about the server that decide the form of a request.
+
+        A refusal of any request can change these facts, because concurrent requests share them.
+        """
         return self._access, self._listed_name, self._habits.recorded()
 
     def _request(
@@ -280,9 +284,10 @@ class RemoteModel:
         )
 
     async def _look_at_server(self, failure: ModelError, route: Route) -> ModelError:
-        """Request the server's list of models, because a path or model was not found. Correct the address and the name.
+        """Correct the address and the model's name by the server's list of models, after an answer "not found".
 
-        The corrections apply to all further requests. They are made only once.
+        The corrections apply to all further requests. They are made only once. Return the error to raise: `retryable`
+        after a correction, otherwise the explained `failure`.
         """
         address = str(self._access.api_base)
         shown = public_address(address)
@@ -291,8 +296,8 @@ class RemoteModel:
             self._found = await look_up(address, self._access.key(route))
             if self._found is None:
                 return ModelError(
-                    f"{str(failure).rstrip('.')}; nothing lists models there (GET {shown.rstrip('/')}/models): most "
-                    "addresses end in /v1.",
+                    f"{str(failure).rstrip('.')}; no server lists its models there (GET {shown.rstrip('/')}/models): "
+                    "most addresses end in /v1.",
                     kind="not_found",
                 )
             if self._found.api_base != address.rstrip("/"):
@@ -303,10 +308,10 @@ class RemoteModel:
                 self._listed_name = name
                 corrected.append(f"the model is called {name} there, not {route.sent_name}")
         if corrected:
-            text = f"The server's list of models says that {' and that '.join(corrected)}: used from now on."
+            text = f"The server's list of models says that {' and that '.join(corrected)}: this is used from now on."
             return ModelError(text, kind="setting", retryable=True)
         return ModelError(
-            f"{str(failure).rstrip('.')}; {route.sent_name} was sent, and the server has "
+            f"{str(failure).rstrip('.')}; {route.sent_name} was sent, but the server has "
             f"{listed_text(self._found.models)}.",
             kind="not_found",
         )
@@ -314,7 +319,7 @@ class RemoteModel:
     def _explain(
         self, error: Exception, target: Target, sent: dict[str, Any], messages: list[dict[str, Any]]
     ) -> ModelError:
-        """Explain a failure in one sentence, and store knowledge about the server for all further requests."""
+        """Return the error that explains a failure. Store new facts about the server for all further requests."""
         settings = SETTINGS.intersection([*sent, *sent.get("extra_body", ())])
         if setting := refused_setting(
             error, (settings | {"stream", "stream_options"}) - self._habits.refused
@@ -351,7 +356,7 @@ class _Silence:
 
 
 class ReasoningOfMessages:
-    """Store of the reasoning of the newest replies, in case the server refuses a history without reasoning."""
+    """Store for the reasoning of the newest replies. It is needed if the server refuses a history without reasoning."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[bytes, str] = OrderedDict()
@@ -369,7 +374,7 @@ class ReasoningOfMessages:
 
 
 def _message_key(message: dict[str, Any]) -> bytes:
-    """Return a short key of a message. An id of a call is not enough, because servers use it in each conversation."""
+    """Return a hash that identifies a message. A call id does not, because servers reuse ids in other conversations."""
     whole = f"{message.get('content')}\n{message.get('tool_calls')}"
     return hashlib.sha256(whole.encode("utf-8", "replace")).digest()
 
@@ -383,7 +388,7 @@ def _cut_by_limit(assembly: Assembly, calls: tuple[ToolCall, ...], settings: Mod
 
 
 def _usage(assembly: Assembly, calls: tuple[ToolCall, ...], prompt_characters: int) -> Usage:
-    """Return the usage. Numbers that the server did not report are estimated, and an estimate has no price."""
+    """Return the token counts of a reply. Estimate counts that the server did not report. An estimate has no cost."""
     usage = assembly.usage
     reasoning = math.ceil(len(assembly.reasoning) / _CHARACTERS_PER_TOKEN)
     if usage is None:

@@ -19,7 +19,7 @@ from llm_sandbox_nb.model.stream import Assembly
 _STANDARD = ("temperature", "top_p", "max_tokens")
 _EXTENDED = ("top_k", "min_p", "repetition_penalty")
 SETTINGS = frozenset(_STANDARD + _EXTENDED)
-"""Names of the settings that are left out of requests to a model that does not accept them."""
+"""Names of all settings that a request leaves out if the model does not accept them."""
 _NEEDS_REASONING_TEXT = frozenset({"deepseek", "moonshot", "zai", "minimax"})
 _NEEDS_THINKING_BLOCKS = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai"})
 _REASONS = re.compile(r"gpt-(5(?!-chat)|6)")
@@ -32,9 +32,10 @@ def sampling(
     accepts: Callable[[str, Any], bool],
     refused: Iterable[str] = (),
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Convert the settings to arguments for the route's provider. Also return the names of omitted settings.
+    """Convert the settings to arguments for the route's provider. Also return the names of the settings left out.
 
-    `accepts` returns True if the model accepts a standard setting with this value.
+    `accepts` returns True if the model accepts a standard setting with this value. `refused` are the names of settings
+    that the server has refused before.
     """
     sent: dict[str, Any] = {}
     extra = dict(settings.extra_body)
@@ -86,7 +87,7 @@ def accepts_setting(route: Route, name: str, value: Any) -> bool:
 def assistant_message(
     assembly: Assembly, calls: tuple[ToolCall, ...], way: SendReasoning | str
 ) -> dict[str, Any]:
-    """Make the history message for a reply. `way` is the field for reasoning, or `none` to leave out reasoning."""
+    """Make the message that stands for a reply in the history. `way` is the field for its reasoning, or `none`."""
     message: dict[str, Any] = {**assembly.message_extra, "role": "assistant", "content": assembly.text}
     if calls:
         message["tool_calls"] = [

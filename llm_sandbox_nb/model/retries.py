@@ -1,6 +1,6 @@
 """Retries of failed requests to a model. No other layer retries.
 
-The waits between requests grow up to a limit, have jitter, and can be cancelled.
+The waits between requests grow up to a limit, are partly random, and can be cancelled.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RetryPolicy:
     longest_retry_after: float = 600.0
     """Longest wait that a provider can request. If a provider requests a longer wait, the run gives up."""
     loading_wait: float = 600.0
-    """Maximum wait for a server that restarts or loads its model. If `attempts` is 1, there is no such wait."""
+    """Maximum total wait for a server that restarts or loads its model. If `attempts` is 1, there is no such wait."""
     loading_pause: float = 5.0
     """Maximum time between two requests to such a server, unless the server requests a longer time."""
 
@@ -95,8 +95,8 @@ async def reply_with_retries(
 ) -> Reply:
     """Request a reply, and repeat the request as often as the policy allows.
 
-    Cancelling ends a request or a wait at once. If the conversation does not fit because too many tokens are
-    requested, the next request is for fewer tokens. Failures of a server that loads its model do not count as attempts.
+    Cancelling ends a request or a wait at once. If the conversation and the requested reply do not fit the context, the
+    next request asks for a shorter reply. Failures while the server loads its model do not count as attempts.
 
     Raises:
         ModelError: the last failure, if no further attempt is made.
@@ -138,7 +138,10 @@ def waited_in_vain(error: ModelError, seconds: float) -> ModelError:
 
 
 def smaller_request(settings: ModelSettings, error: ModelError) -> ModelSettings | None:
-    """Return settings that request fewer tokens, or None if the conversation would not fit even then."""
+    """Return settings for a shorter reply after a context overflow.
+
+    Return None if even the shortest reply would not fit, and for any other error.
+    """
     if not isinstance(error, ContextOverflowError):
         return None
     asked = settings.max_tokens

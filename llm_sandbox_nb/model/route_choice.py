@@ -1,4 +1,4 @@
-"""Choice of the route of a model's requests: by its name, the person's address and the environment.
+"""Choice of the route for a model's requests, by the model's name, the given address and the environment.
 
 The constants below contain the rules for single providers, by the provider's name.
 """
@@ -17,7 +17,7 @@ from llm_sandbox_nb.model.model_list import about, models_of_list, providers
 from llm_sandbox_nb.model.route import Route
 
 OPENAI = "https://api.openai.com/v1"
-# Extended settings that providers with an API of their own accept, with LiteLLM's names for these settings.
+# For providers with an API of their own: the extended settings that they accept, with LiteLLM's name for each setting.
 OWN_API: dict[str, dict[str, str]] = {
     "anthropic": {"top_k": "top_k"},
     "bedrock": {"top_k": "top_k"},
@@ -39,7 +39,7 @@ _OWN_PROTOCOL = frozenset(
 _KEEPS_PROVIDER = frozenset(
     {"openai", "custom_openai", "hosted_vllm", "litellm_proxy", "openrouter", "deepseek"}
 )
-"""Providers with OpenAI's protocol to which LiteLLM sends everything after the first slash of the model's name."""
+"""Providers with OpenAI's protocol. From the names of their models, LiteLLM removes only the provider."""
 _DIRECT = frozenset({"openai", "hosted_vllm", "deepseek"})
 """Providers that are asked without LiteLLM."""
 _VERSION = re.compile(r"gpt-(\d+)(?:\.(\d+))?(?:[.-]|$)")
@@ -51,9 +51,9 @@ def find_route(name: str, api_base: str | None, listed_name: str | None = None) 
 
     Args:
         name: name of the model.
-        api_base: address of a server, or None. If there is an address, the text after the provider is sent unchanged,
-            and a name without a provider belongs to an OpenAI-compatible server.
-        listed_name: name of the model in the server's list, or None if it is unknown.
+        api_base: address of a server, or None. With an address, the text after the provider is sent unchanged, and a
+            name without a provider belongs to an OpenAI-compatible server.
+        listed_name: name of the model in the server's own list, or None if the list was not read.
     """
     first, slash, rest = name.partition("/")
     known = bool(slash) and first in providers()
@@ -93,7 +93,7 @@ def litellm_route(litellm: Any, name: str, api_base: str | None) -> Route:
 
 
 def needs_responses(route: Route, api_base: str | None, extra_body: Mapping[str, Any]) -> bool:
-    """Return True if an OpenAI model calls tools only over the Responses API, to which LiteLLM translates requests."""
+    """Return True if an OpenAI model can call tools only over the Responses API. LiteLLM translates requests to it."""
     if route.provider != "openai":
         return False
     if route.sent_name.startswith("responses/") or about(route).get("mode") == "responses":

@@ -14,9 +14,9 @@
 
 A turn has `text`, `reasoning`, `calls` (`tool` with `arguments`, or with `raw_arguments` for text that is not JSON),
 `usage` (`prompt_tokens` and `completion_tokens`), `delay` (seconds before its first piece) and `error`. Without
-`usage`, four characters count as one token. The number of assistant messages in the history is the number of the
-next turn, so forks and replays of a conversation work. Commands start in the working directory in every isolation, so
-scripts name files by relative paths.
+`usage`, four characters count as one token. After N assistant messages in the history, turn N + 1 is played, so forks
+and replays of a conversation work. Commands start in the working directory in every isolation, so scripts name files
+by relative paths.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Part(BaseModel):
 
 
 class ScriptCall(_Part):
-    """Tool call of a turn. If `id` is None, the id is made from the numbers of turn and call. An empty id is kept."""
+    """Tool call of a turn. If the script gives no `id`, the id is made from the numbers of turn and call."""
 
     tool: str
     arguments: dict[str, Any] = Field(default_factory=dict)
@@ -107,7 +107,7 @@ class ScriptTurn(_Part):
     error: ScriptError | None = None
 
     def usage_for(self, characters: int) -> ScriptUsage:
-        """Return the usage in the script, or an estimate with four characters per token.
+        """Return the token counts in the script, or an estimate with four characters per token.
 
         `characters` is the number of characters in the prompt.
         """
@@ -129,7 +129,7 @@ class Script(_Part):
     delay: float = Field(default=0.0, ge=0)
 
     def turn(self, number: int) -> ScriptTurn:
-        """Return the turn after `number` replies. A last turn that submits is repeated for all further requests.
+        """Return the turn after `number` replies. A last turn that calls `submit` is repeated for all further requests.
 
         Raises:
             ModelError: if the script has no such turn.
@@ -138,7 +138,7 @@ class Script(_Part):
             if self.turns and any(call.tool == "submit" for call in self.turns[-1].calls):
                 return self.turns[-1]
             raise ModelError(
-                f"The script ends after {len(self.turns)} turns and the conversation needs turn "
+                f"The script ends after {len(self.turns)} turns, but the conversation needs turn "
                 f"{number + 1}: let its last turn call submit, or add turns.",
                 kind="script",
             )
@@ -150,14 +150,14 @@ class Script(_Part):
 
 
 class Player:
-    """Player of a script, which counts the failures of each failing turn."""
+    """Player of a script. It counts how often each turn has failed."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
         self._failed: Counter[int] = Counter()
 
     def next_turn(self, number: int) -> tuple[ScriptTurn, ScriptError | None]:
-        """Return the turn after `number` replies, and the error that replaces the turn. The error may be None.
+        """Return the turn after `number` replies, and the error that replaces this turn, or None for no error.
 
         Raises:
             ModelError: if the script has ended.
@@ -178,7 +178,7 @@ def parse_script(text: str, origin: str = "the script") -> Script:
     """Parse a script from YAML.
 
     Raises:
-        ModelError: if the text is not YAML or not a script. The message names the place of the problem.
+        ModelError: if the text is not YAML, or not a script. The message names the place of the problem.
     """
     try:
         content = yaml.safe_load(text)
@@ -251,7 +251,7 @@ class ScriptedModel:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """Return the turn after `messages` as a reply. The only setting with an effect is the timeout.
+        """Return the turn that follows `messages` as a reply. Of the settings, only the timeout has an effect.
 
         Raises:
             ContextOverflowError: if the turn has an error of the kind `context`.
@@ -306,7 +306,7 @@ def _pieces(script: Script, turn: ScriptTurn) -> Iterator[tuple[str, str]]:
 
 
 class _ServerError(LLMSandboxError):
-    """Error of the script in the form of a server's error."""
+    """Error in a script, in the form of a server's error answer."""
 
     def __init__(self, error: ScriptError) -> None:
         super().__init__(error.message)

@@ -1,4 +1,4 @@
-"""Context limit with which a model server was started, as an endpoint of the server reports the limit.
+"""Lookup of the context limit with which a model server was started. Servers report this limit in different places:
 
 | server | where |
 |---|---|
@@ -29,7 +29,7 @@ _TIMEOUT = 3.0
 """Seconds after which a request is given up if the server does not answer."""
 _MAX_ANSWER_BYTES = 16_000_000
 _MIN_CONTEXT_TOKENS, _MAX_CONTEXT_TOKENS = 256, 1 << 28
-"""Limits of a plausible context. Other numbers are ignored."""
+"""Smallest and largest plausible context limit. Other numbers are ignored."""
 _NUM_CTX = re.compile(r"^[ \t]*num_ctx[ \t]+(\d{1,9})[ \t\r]*$", re.MULTILINE)
 
 
@@ -79,29 +79,29 @@ class _Server:
 
 
 def _listed(answer: object, model: str) -> int | None:
-    """Read the context from the list of OpenAI's protocol."""
+    """Read the context limit from a list of models in OpenAI's form."""
     entry = _entry(_within(answer, "data"), model, ("id",))
     return _number(entry.get("max_model_len")) or _number(entry.get("context_length"))
 
 
 def _of_loaded(answer: object, model: str) -> int | None:
-    """Read the context from Ollama's list of loaded models. A name without a tag means `:latest`."""
+    """Read the context limit from Ollama's list of loaded models. A name without a tag means `:latest`."""
     names = (model, f"{model}:latest")
     entry = _entry(_within(answer, "models"), names, ("name", "model"), alone=False)
     return _number(entry.get("context_length"))
 
 
 def _set_by_file(answer: object) -> int | None:
-    """Read the context from the parameters in Ollama's description of a model."""
+    """Read the context limit from the parameters in Ollama's description of a model."""
     parameters = _within(answer, "parameters")
     found = _NUM_CTX.findall(parameters[:100_000]) if isinstance(parameters, str) else []
     return _number(int(found[-1])) if found else None
 
 
 def _of_instances(answer: object, model: str) -> int | None:
-    """Read the smallest context of the model's loaded instances from LM Studio's list.
+    """Read the smallest context limit of the model's loaded instances from LM Studio's list.
 
-    If no instance has the model's name, a single loaded instance is taken for the model.
+    If no instance has the model's name and only one instance is loaded, this instance counts as the model's.
     """
     instances = [
         (entry.get("key"), instance.get("id"), _number(_within(instance, "config", "context_length")))
@@ -124,7 +124,8 @@ def _entry(
 ) -> dict[str, Any]:
     """Return the entry of a model in a list, or an empty dictionary if there is no such entry.
 
-    With `alone`, the only entry of a list is returned even if its name differs.
+    `keys` are the fields of an entry that may contain the model's name. With `alone`, the only entry of a list is
+    returned even if its name differs.
     """
     entries = list(_objects(listed))
     names = (model,) if isinstance(model, str) else tuple(model)

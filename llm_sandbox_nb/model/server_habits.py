@@ -77,7 +77,7 @@ class ServerHabits:
         return known | {name: True for name, value in flags.items() if value}
 
     def recall(self, recorded: Mapping[str, Any]) -> None:
-        """Restore the plausible knowledge in a record. The record may come from a stranger."""
+        """Restore the knowledge in a record. Implausible values are skipped, because a stranger may have made them."""
         for name, known in (
             ("refused", _CAN_BE_REFUSED),
             ("wanted", frozenset(_CAN_BE_WANTED)),
@@ -94,7 +94,7 @@ class ServerHabits:
     def form(self, reasoning: str, *, openai_compatible: bool) -> MessageForm:
         """Return the form of the history for this server.
 
-        `reasoning` is the field for reasoning, unless the server has asked for another field.
+        `reasoning` is the message field for reasoning, unless the server has demanded another field.
         """
         missed = next((name for name in REASONING if name in self.wanted), None)
         return MessageForm(
@@ -108,7 +108,10 @@ class ServerHabits:
         )
 
     def learn(self, failure: Failure, messages: list[dict[str, Any]]) -> str | None:
-        """Learn from a refusal of messages. Return the new knowledge as text, or None if there is nothing new."""
+        """Learn from a refusal of `messages`. Return the new knowledge as a text, or None if there is nothing new.
+
+        The text continues a sentence that begins with the model's name.
+        """
         if failure.status not in _STATUSES:
             return None
         text = failure.text
@@ -124,7 +127,7 @@ class ServerHabits:
         return self._learn_field(text, messages)
 
     def refuses_results(self, failure: Failure, messages: list[dict[str, Any]]) -> bool:
-        """Return True if the server refuses messages with tool results because roles have to alternate."""
+        """Return True if the server refuses tool results because messages of user and assistant have to alternate."""
         return (
             failure.status in _STATUSES
             and bool(_ALTERNATE.search(failure.text))
@@ -136,7 +139,7 @@ class ServerHabits:
             return False
         if _NO_SYSTEM.search(text):
             return True
-        # A template that requires alternating roles may count the system message as the message that breaks the order.
+        # A chat template that requires alternating roles may complain because the system message comes first.
         return (
             bool(_ALTERNATE.search(text))
             and not _SYSTEM_MAY_BE.search(text)
@@ -162,7 +165,7 @@ def _names(name: str, text: str) -> bool:
 
 
 def _could_miss(name: str, text: str) -> bool:
-    """Return True if the text uses `name` as the name of a message field, and not as a common word."""
+    """Return True if an error text uses `name` as the name of a message field, and not as a common word."""
     if name not in ("name", "content", "reasoning", "thinking"):
         return True
     return (
@@ -174,9 +177,9 @@ def _could_miss(name: str, text: str) -> bool:
 
 
 def _has_results(messages: list[dict[str, Any]], text: str) -> bool:
-    """Return True if the messages have tool results, which cannot be merged.
+    """Return True if the messages contain tool results, which cannot be merged with other messages.
 
-    Return False if the server's text says that tool results are allowed between other messages.
+    Return False if the server's error text says that tool results may stand between other messages.
     """
     excepted = re.search(r"except for tool|after role ['\"`]?tool", text, re.IGNORECASE)
     return not excepted and any(message["role"] == "tool" for message in messages)

@@ -1,6 +1,7 @@
 """Lookup of models at a server: the correct address, the listed models, and the server's name for a model.
 
-Any program may answer. So the size and time of answers are limited, and names with unusual characters are ignored.
+Any program may answer at an address. So answers are limited in size and time, and model names with unusual characters
+are ignored.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _TIMEOUT = 5.0
 _MAX_ANSWER_BYTES = 1_000_000
 _MAX_MODELS = 1000
 _MODEL_NAME = re.compile(r"[\w./:@+-]{1,200}", re.ASCII)
-"""Matches a plain name, which has only usual characters."""
+"""Matches a plain name of a model, which has only usual characters."""
 _REQUEST_PATHS = ("/chat/completions", "/completions", "/models", "/responses", "/messages", "/embeddings")
-"""Paths of requests, which people copy together with the address."""
+"""Paths of requests. People often copy such a path together with the address of the server."""
 MAX_SHOWN_MODELS = 8
 """Maximum number of model names in an error message."""
 
@@ -37,7 +38,7 @@ class Found(NamedTuple):
 
 
 async def look_up(api_base: str, key: str | None) -> Found | None:
-    """Find the server at an address, or at a likely variant without a request path or with `/v1`.
+    """Find the server at `api_base`, or at a similar address: without a request path, or with `/v1` at its end.
 
     Return None if no server there lists models.
     """
@@ -53,7 +54,7 @@ async def look_up(api_base: str, key: str | None) -> Found | None:
 
 
 def meant_addresses(api_base: str) -> tuple[str, ...]:
-    """Return the addresses that a person may mean. The likeliest address is first."""
+    """Return the addresses that a person may mean with `api_base`. The likeliest address is first."""
     url = httpx.URL(api_base).copy_with(query=None, fragment=None)
     base = url.path.rstrip("/")
     for ending in _REQUEST_PATHS:
@@ -65,7 +66,7 @@ def meant_addresses(api_base: str) -> tuple[str, ...]:
 async def listed_models(
     client: httpx.AsyncClient, api_base: str, headers: Mapping[str, str], timeout: float
 ) -> tuple[str, ...]:
-    """Request `/models` and return the plain names in the answer. Return no names if the answer is not a list."""
+    """Request `/models` and return the plain names in the answer. The result is empty if the answer has no list."""
     try:
         async with asyncio.timeout(timeout):
             return _names(await json_answer(client, f"{api_base}/models", _MAX_ANSWER_BYTES, headers))
@@ -112,8 +113,8 @@ def _names(listed: object) -> tuple[str, ...]:
 def name_there(whole: str, sent: str, models: Sequence[str]) -> str | None:
     """Return the server's name for the model that the person called `whole`, and that requests called `sent`.
 
-    An exact name wins, then the only name that differs just in case, then the only name that ends with `/` and `sent`.
-    Return None if none of these ways gives exactly one name.
+    An equal name wins, then the only name that is equal except for upper and lower case, then the only name that ends
+    with `/` and `sent`. Return None if no name fits, or several fit equally well.
     """
     for name in (sent, whole):
         if name in models:
@@ -128,6 +129,6 @@ def name_there(whole: str, sent: str, models: Sequence[str]) -> str | None:
 
 
 def listed_text(models: Sequence[str]) -> str:
-    """Join the first model names to a text for an error message."""
+    """Return the first model names and the number of the others as text for an error message."""
     more = len(models) - MAX_SHOWN_MODELS
     return ", ".join(models[:MAX_SHOWN_MODELS]) + (f" and {more} more" if more > 0 else "")

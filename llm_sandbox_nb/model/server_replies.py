@@ -1,4 +1,4 @@
-"""Reader of the replies of OpenAI-compatible servers. All variants of replies are converted to pieces of one form.
+"""Reader of the replies of OpenAI-compatible servers. It converts all variants of replies to pieces of one form.
 
 Some servers do not stream, omit fields, add other fields, or use other types. docs/reference/model-servers.md lists
 these habits, and tests/server_variants.py has a server for each of them.
@@ -46,12 +46,13 @@ async def read_reply(
 ) -> AsyncGenerator[Piece, None]:
     """Yield the pieces of a successful reply as they arrive. `heard` is called when data arrives.
 
-    In the last piece, `ended` is True, and the piece contains the usage. A reply that broke off has no such piece. The
-    end marker of a reply is a finish reason or `[DONE]`. If two replies in a row have no end marker, the server
-    probably never sends one, and the second reply counts as complete.
+    The last piece contains the usage, and its `ended` is True. If the reply broke off, this last piece is missing.
+
+    A finish reason or `[DONE]` marks the end of a reply. If two replies in a row have no end marker, the server
+    probably never sends one. So the second of them and the next ones count as complete.
 
     Raises:
-        ServerError: if the reply has an error.
+        ServerError: if the reply contains an error.
         ModelError: if the reply is a web page, or endless.
     """
     if response.headers.get("content-type", "").startswith("text/html"):
@@ -60,7 +61,8 @@ async def read_reply(
             kind="not_found",
         )
     habits.answered = True
-    silent_before = habits.silent_ends  # replies that a server breaks off at the same time count once
+    # Concurrent replies that break off together count once, because the number is read before the reply.
+    silent_before = habits.silent_ends
     reply = _Reply()
     async for found in _objects(response, heard):
         if found is _BROKEN:
@@ -85,7 +87,10 @@ _BROKEN: dict[str, Any] = {}
 
 
 async def _objects(response: httpx.Response, heard: Callable[[], None]) -> AsyncIterator[dict[str, Any]]:
-    """Yield the JSON objects of a reply as they arrive: in events, on lines, or as one text over many lines."""
+    """Yield the JSON objects of a reply as they arrive.
+
+    Servers send the objects as events, one on each line, or as one JSON text over many lines.
+    """
     text, is_event = _Text(), False
     async for line in _lines(response, heard):
         if line.startswith("data:"):
@@ -159,7 +164,7 @@ class _Text:
 
 
 async def _lines(response: httpx.Response, heard: Callable[[], None]) -> AsyncIterator[str]:
-    """Yield the lines. Only LF, CR LF and CR end a line, because JSON strings may contain other Unicode line ends."""
+    """Yield the lines of a reply. Only LF, CR LF and CR end a line: JSON may contain other Unicode line ends."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
     ends = io.IncrementalNewlineDecoder(None, translate=True)
     rest: list[str] = []
@@ -179,7 +184,7 @@ async def _lines(response: httpx.Response, heard: Callable[[], None]) -> AsyncIt
 
 
 def _check_length(length: int, limit: int) -> None:
-    """Raise ModelError for endless data, before the data fills the memory."""
+    """Raise ModelError if `length` exceeds `limit`, so that endless data cannot fill the memory."""
     if length > limit:
         what = "a line" if limit == _MAX_LINE_LENGTH else "a reply"
         raise ModelError(
@@ -217,7 +222,7 @@ class _Reply:
     _model: str = ""
 
     def take(self, found: dict[str, Any]) -> Piece | None:
-        """Convert an object of the server to a piece. Return None if the object has no content.
+        """Convert an object of the server to a piece. Return None if the object has no part of the message.
 
         Raises:
             ServerError: if the object is an error.
@@ -243,12 +248,12 @@ class _Reply:
         message = choice.get("delta")
         whole = not isinstance(message, dict)
         if whole:
-            # This is a complete message. It is ignored after pieces, because some servers repeat their content in it.
+            # Some servers send a complete message after the pieces, with the same content. It is ignored then.
             message = None if self._has_content else choice.get("message") or {"content": choice.get("text")}
         if not isinstance(message, dict):
             return None
         text, reasoning, calls = _content(message)
-        if whole:  # its calls may have no index, and all the same id
+        if whole:  # the calls of a complete message may have no index, and all the same id
             calls = [replace(call, index=place) for place, call in enumerate(calls)]
         if text or reasoning or calls:
             self._has_content = True
@@ -360,7 +365,7 @@ def _usage(found: object) -> Usage | None:
         completion_tokens=completion,
         cached_tokens=cached
         or _count(found.get("prompt_cache_hit_tokens"))
-        or 0,  # the second name is DeepSeek's
+        or 0,  # DeepSeek calls this number `prompt_cache_hit_tokens`
         reasoning_tokens=reasoning or 0,
     )
 

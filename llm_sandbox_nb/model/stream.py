@@ -1,7 +1,7 @@
 """Assembly of a streamed reply from its pieces: text, reasoning, and tool calls with unique ids.
 
-A server that knows its model's chat template extracts thinking (`<think>`) and calls (`<tool_call>`) from the text.
-Other servers send both as text, so this module extracts them.
+Some servers extract the thinking (`<think>`) and the calls (`<tool_call>`) from the model's text. Other servers leave
+both in the text, so this module extracts them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llm_sandbox_nb.trajectory.events import Usage, is_flat
 
 _THINKING = {"<think>": "</think>", "<thinking>": "</thinking>", "[THINK]": "[/THINK]"}
 _MAX_THOUGHTS = 1000
-"""Maximum number of thoughts in one piece. Later thoughts stay in the text."""
+"""Maximum number of passages of thinking in one piece. Later passages stay in the text."""
 _LONE_END = re.compile(r"</think>[ \t]*(?:\n|\Z)|(?<=\n)</think>")
 
 
@@ -35,7 +35,7 @@ class ThinkingSplitter:
     """Tag that ends the current thinking. None before each passage of thinking, and empty after the last one."""
 
     def add(self, piece: str) -> tuple[str, str]:
-        """Add a piece. Return the new text and the new thinking, without characters that may begin a tag."""
+        """Add a piece. Return the new text and the new thinking. Characters that may begin a tag are held back."""
         if self._end == "":
             return piece, ""
         self._waiting += piece
@@ -73,9 +73,12 @@ def _overlap(text: str, tag: str) -> int:
 
 
 def split_lone_end(text: str) -> tuple[str, str]:
-    """Split text and thinking if the text has only the end tag, because the begin tag is in the chat template."""
+    """Return the text and the thinking of a reply that has the end tag of thinking, but no begin tag.
+
+    Chat templates may write the begin tag at the end of the prompt. For any other reply, the thinking is empty.
+    """
     match = _LONE_END.search(text)
-    if match is None or "<think>" in text[: match.start()]:  # an answer can be about both tags
+    if match is None or "<think>" in text[: match.start()]:  # an answer may also mention both tags
         return text, ""
     return text[match.end() :], text[: match.start()]
 
@@ -110,7 +113,7 @@ class Piece:
     response_model: str | None = None
     ended: bool = False
     cut: bool = False
-    """True if the reply is accepted although its end marker is missing, so that it may be complete or cut off."""
+    """True if the reply is accepted although its end marker is missing. The reply may be complete or cut off."""
 
 
 _MAX_EXTRA_LENGTH = 1_000_000
@@ -118,7 +121,7 @@ _MAX_EXTRA_LENGTH = 1_000_000
 _MAX_REPLY_CHARACTERS = 4_000_000
 """Maximum number of characters of a reply, about a million tokens.
 
-A character may take 12 bytes in a journal, where a line has at most 64 MB.
+The journal of a run stores a reply on one line of at most 64 MB, and may need 12 bytes for a character.
 """
 _MAX_ID_CHARACTERS = 200
 """Maximum number of characters of a reply's id, and of its model's name."""
@@ -135,7 +138,7 @@ class _OpenCall:
 
 @dataclass
 class Assembly:
-    """State of a reply that is assembled from its pieces."""
+    """Reply that is being assembled from its pieces."""
 
     text: str = ""
     reasoning: str = ""
@@ -149,21 +152,21 @@ class Assembly:
     message_extra: dict[str, Any] = field(default_factory=dict)
     """Message fields outside of OpenAI's protocol, which are kept in the history."""
     extra: list[dict[str, Any]] = field(default_factory=list)
-    """Such fields of each call, in the order in which the method `calls` returns the calls."""
+    """Fields of each call outside of OpenAI's protocol, in the order in which the method `calls` returns the calls."""
     response_id: str | None = None
     response_model: str | None = None
     written: bool = False
-    """True if the calls were read from the text."""
+    """True if the calls were found in the text that the model wrote."""
     raw_text: str | None = None
-    """The text as it was before calls or thoughts were removed from it. None if the text was not changed."""
+    """Text before calls or thoughts were removed from it. None if nothing was removed."""
     refused_call: str = ""
-    """Reason why a call in the text is not executed."""
+    """Reason why a call in the text is not executed. Empty if the text has no such call."""
     _calls: list[_OpenCall] = field(default_factory=list)
     _at_index: dict[int, _OpenCall] = field(default_factory=dict)
     _block_open: bool = False
     _splitter: ThinkingSplitter = field(default_factory=ThinkingSplitter)
     _shown: int = 0
-    """Number of text characters that were returned. Text from a possible call mark on is held back."""
+    """Number of characters of `text` that were returned. Text from a possible mark of a call on is held back."""
     _late: str = ""
     _length: int = 0
     _extra_length: int = 0
@@ -199,9 +202,9 @@ class Assembly:
             )
 
     def _visible(self, *, whole: bool = False) -> str:
-        """Return the text that was not returned before, up to the next call mark.
+        """Return the text that was not returned before, up to the next mark of a call, such as `<tool_call>`.
 
-        Unless `whole` is True, the text also ends before characters that may begin a mark.
+        Unless `whole` is True, the returned text also ends before characters that may be the beginning of a mark.
         """
         end = begin_of_mark(self.text, self._shown, whole=whole)
         visible = self.text[self._shown : end]
@@ -209,11 +212,11 @@ class Assembly:
         return visible
 
     def late_text(self) -> str:
-        """Return the text that was held back until the end of the reply, or an empty text if calls were read there."""
+        """Return the text that was held back until the end of the reply, or an empty text if it was read as calls."""
         return "" if self.raw_text is not None else self._late
 
     def close(self) -> tuple[str, str]:
-        """Finish the reply. Return the remaining text and reasoning, except for a possible call."""
+        """Finish the reply. Return the remaining text and reasoning, but hold back text that may be a call."""
         text, reasoning = self._splitter.rest()
         self.text += text
         self.reasoning += reasoning
@@ -231,7 +234,7 @@ class Assembly:
         return bool(self._calls)
 
     def read_written_calls(self, tools: list[dict[str, Any]]) -> None:
-        """Extract calls of the given tools from the text, if the text is certainly meant as calls."""
+        """Extract calls of `tools` from the text, if the text is certainly meant as calls."""
         found = read_text_calls(self.text, tools)
         if not found.calls and not found.text:  # some models do not end their thinking before a call
             thought = read_text_calls(self.reasoning, tools)
@@ -248,9 +251,9 @@ class Assembly:
         ]
 
     def calls(self, taken: Iterable[str] = (), written: Callable[[str], str] = str) -> tuple[ToolCall, ...]:
-        """Return the calls. Their ids are unique and not in `taken`.
+        """Return the calls with unique ids, which are not in `taken`.
 
-        `written` converts an id of the server to the form in which ids are sent.
+        `written` converts an id of the server to the form in which later requests send ids.
         """
         taken = set(taken)
         calls = []
@@ -279,7 +282,7 @@ class Assembly:
             call = self._at_index[index] = _OpenCall(index=index)
             self._calls.append(call)
         call.id = call.id or piece.id
-        # Some servers send the name in two pieces, others repeat the full name with every piece of the arguments.
+        # Some servers send the name in two pieces. Others repeat the full name with every piece of the arguments.
         call.name = piece.name if piece.name.startswith(call.name) else call.name + piece.name
         call.arguments += piece.arguments
         self._add_extra(call.extra, piece.extra)
@@ -325,7 +328,7 @@ def is_something(value: object) -> bool:
 
 
 def _joined(before: Any, value: Any) -> Any:
-    """Join pieces of a field: append texts and lists, merge objects, replace any other value."""
+    """Join two pieces of a field: append texts and lists, merge objects, and replace any other value."""
     if before == value:
         return value
     match before, value:
@@ -339,7 +342,7 @@ def _joined(before: Any, value: Any) -> Any:
 
 
 def _separate(call: _OpenCall) -> list[_OpenCall]:
-    """Split a call whose arguments are several JSON objects, because the model meant several calls."""
+    """Split a call whose arguments are several JSON objects into one call for each object."""
     text, found, place = call.arguments.strip(), list[_OpenCall](), 0
     while text.startswith("{", place) and len(found) <= MAX_CALLS:
         try:

@@ -5,13 +5,13 @@
 
 A text may also only show a call: in an example, a thought, a file, or the output of a command. So a call counts only if
 
-1. the call is at the top level: outside of thoughts, fences, inline code, quotes, comments and results;
+1. the call is at the top level: outside of thoughts, fenced code blocks, inline code, quotes, comments and results;
 2. the call begins a line or follows a complete sentence, and the words before do not announce an example;
 3. the call is complete, all names are offered tools, and the arguments fit their schemas;
 4. after the last complete call, the text has only white space, end tokens or a call that the token limit has cut off.
 
-If one of several calls does not count, no call counts. JSON without a begin mark such as `<tool_call>`, and JSON in a
-fence, counts only at the end of a reply. The forms are in `text_formats.FORMATS`.
+If one of several calls does not count, no call counts. At the end of a reply, JSON calls also count in a fenced code
+block, and without a begin mark such as `<tool_call>`. The marks of all model families are in `text_formats.FORMATS`.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class TextReply:
 
 
 def read_text_calls(text: str, tools: Sequence[Mapping[str, Any]], bash_blocks: bool = False) -> TextReply:
-    """Read the calls of the given tools from the final text of a reply. The time is linear in its length.
+    """Read the calls of the given tools from the complete text of a reply, in time that is linear in its length.
 
-    `tools` are in OpenAI's form. With `bash_blocks`, a reply with exactly one fenced block, a ```bash, ```sh or
-    ```shell block at its end, is read as a call of the tool for shell commands.
+    `tools` are in OpenAI's form. With `bash_blocks`, a fenced ```bash, ```sh or ```shell block at the end of the reply
+    is read as a call of the tool for shell commands, if the reply has no other fenced block.
     """
     offered = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
     text = text.lstrip("\ufeff")
@@ -114,7 +114,7 @@ _MAX_THOUGHTS = 1000
 def _without_thoughts(text: str) -> tuple[str, str]:
     """Split a reply into its text and the thoughts before the text.
 
-    The begin tag of a thought may be missing, because it is in the chat template.
+    The begin tag of a thought may be missing, because chat templates may write it at the end of the prompt.
     """
     place, thoughts = 0, list[str]()
     while True:
@@ -137,11 +137,11 @@ def _without_thoughts(text: str) -> tuple[str, str]:
 # --- calls with marks: their places ---
 
 _MAX_FAILURES = 8
-"""Number of marks without a call after which the search ends, because each may cost a pass over the text."""
+"""Number of marks without a complete call after which the search ends. Each of them may cost a pass over the text."""
 _OTHER_TURN = re.compile(
     r"<\|(?:im_start|start_header_id)\|>\s*+(?:user|system|tool|ipython)|<start_of_turn>user|\[INST\]|<\|user\|>"
 )
-"""Matches the begin mark of a user's or tool's turn that the model itself wrote."""
+"""Matches the begin mark of a user's, system's or tool's turn. A model that writes such a mark invents the turn."""
 _MAX_PLACES = 20_000
 """Number of fences, pieces of inline code, comments, results and marks after which the search ends."""
 
@@ -157,7 +157,7 @@ class _Found:
 
 
 def _find(text: str, offered: Mapping[str, Mapping[str, Any]], bash_blocks: bool) -> _Found:
-    """Find the calls at the end of a text in the first matching form: with marks, fenced, or bare."""
+    """Find calls with marks. If there are none, find calls without marks at the end of the text."""
     nothing = _Found([], text)
     end = END_TOKENS.search(text, max(0, len(text) - 400)).start()  # type: ignore[union-attr] # matches an empty text too
     groups = tuple(
@@ -180,7 +180,10 @@ def _find(text: str, offered: Mapping[str, Mapping[str, Any]], bash_blocks: bool
 
 
 def _places(text: str, places: re.Pattern[str]) -> tuple[list[Fence] | None, _Found]:
-    """Find the fences, and the calls with marks. The fences are None if the search ended before the end of the text."""
+    """Find the fenced blocks, and the calls with marks.
+
+    The list of fenced blocks is None if the search found no call and gave up before the end of the text.
+    """
     lines = Lines(text)
     fences: list[Fence] = []
     calls: WrittenCalls = []
@@ -236,7 +239,7 @@ _MARKS = tuple({mark for format in FORMATS for mark in format.begins})
 
 
 def begin_of_mark(text: str, place: int, *, whole: bool = False) -> int:
-    """Return the place of the next mark, or the length of the text if no mark follows.
+    """Return the place of the next mark from `place` on, or the length of the text if no mark follows.
 
     Unless `whole` is True, the beginning of a mark at the end of the text counts as a mark.
     """
@@ -254,7 +257,7 @@ _BROKEN = re.compile(
     rf"\n[ \t]*+(?:{ANY_MARK.pattern})\s*+"
     r"(?:[{\[]|<function=|<arg_key>|<(?:steptml:)?invoke|<｜|<\||call:|\w{1,128}\s*+<arg_key>)"
 )
-"""Matches a line that begins a call, but does not match a mark that is only mentioned."""
+"""Matches a line with a mark and the beginning of a call after the mark. It does not match a mark in a sentence."""
 _WHOLE_END = re.compile(
     r"</(?:\w+:)?tool_calls?>|<tool_call\|>|<\|tool_call_end\|>|<｜tool▁call▁end｜>|</[｜|‖]{1,2}DSML"
 )
@@ -277,7 +280,7 @@ _BASH_FENCES = frozenset({"bash", "sh", "shell"})
 def _fenced(
     text: str, fences: Sequence[Fence], offered: Mapping[str, Mapping[str, Any]], bash_blocks: bool
 ) -> _Found:
-    """Read the calls in the fence at the end of a reply, and in the fences directly before this fence."""
+    """Read the calls in the fenced block at the end of a reply, and in the blocks directly before it."""
     last = len(fences) - 1
     while last and not text[fences[last - 1].end : fences[last].start].strip():
         last -= 1
@@ -331,7 +334,7 @@ _LINE_BRACKETS = tuple(f"\n{blanks}{bracket}" for blanks in ("", " ", "  ", "   
 
 
 def _brackets(text: str, begin: int, end: int) -> list[int]:
-    """Return the places of the first brackets that begin a line."""
+    """Return the sorted places of the first `{` and `[` that begin a line."""
     found: list[int] = []
     for mark in _LINE_BRACKETS:
         place = begin
@@ -353,7 +356,7 @@ def _bare(text: str, fences: Sequence[Fence], end: int) -> _Found:
         and not text[listed[1] : end].strip()
     ):
         return _Found(listed[0], "")
-    # The calls begin at the first such bracket for which all text from the bracket to the end is JSON.
+    # The calls begin at the first bracket after which all text up to the end consists of JSON calls.
     for bracket in _brackets(text, last, end):
         if calls := _json_sequence(text, bracket, end):
             before = text[: text.rindex("\n", 0, bracket)]
@@ -375,7 +378,7 @@ def _quoting(text: str) -> bool:
 def _bash_tool(offered: Mapping[str, Mapping[str, Any]]) -> tuple[str, str] | None:
     """Return the name of the tool for shell commands, and the name of its argument for the command.
 
-    Return None if no tool needs the argument `command` alone.
+    Return None if there is no tool whose only required argument is `command`.
     """
     for name in ("execute_bash", *offered):
         properties = offered.get(name, {}).get("properties", {})
@@ -395,7 +398,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def _types(schema: object) -> list[str]:
-    """Return the types that a schema and its alternatives name."""
+    """Return the names of the JSON types in a schema and its alternatives, or an empty list if any type is allowed."""
     if not isinstance(schema, Mapping):  # the schema `true` allows any value
         return []
     named = schema.get("type")

@@ -1,8 +1,8 @@
 """Forms in which models write calls as text: a table of marks, each with a reader, an example and a source.
 
 A mark is a text such as `<tool_call>`, with which a call begins. To support a new model family, add a row to
-`FORMATS`. A reader gets the text and the place of its mark. The reader returns the calls and the place after them, or
-None if the call is incomplete. Every reader works in linear time.
+`FORMATS`. A reader is a function that gets the text and the place of its mark. It returns the calls and the place after
+the last call, or None if a call is incomplete. Every reader works in linear time.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Written(str):
 
 @dataclass(frozen=True)
 class Format:
-    """Form of written calls."""
+    """Form in which some models write calls."""
 
     families: str
     mark: str
-    """Regular expression without groups for the beginning of a call."""
+    """Regular expression for the mark with which a call begins. It has no capturing groups."""
     read: Reader
     example: str
     """Call of the tool `ls` with the argument `d`."""
@@ -52,7 +52,7 @@ class Format:
 
     @property
     def hint(self) -> str:
-        """Text that every mark of this form contains."""
+        """Text that every mark of this form contains. A reply without this hint is not searched for the marks."""
         return next(
             (word for word in ("DSML", "functools") if word in self.mark), re.sub(r"\\(.)", r"\1", self.mark)
         )
@@ -65,13 +65,13 @@ _MAX_VALUES = 1000
 _MAX_LENGTH_OUTSIDE_STRINGS = 10_000
 """Maximum number of characters outside of strings in text that is not JSON.
 
-Python's parser would need a second for millions of characters.
+With this limit, Python's parser is always fast. For millions of characters, it would need a second.
 """
 _MAX_DEPTH = 60
 _DECODER = json.JSONDecoder(strict=False)
 _SPACE = re.compile(r"\s*+")
-# A string without an end matches the rest of the text, so that each place is read only once. The set of first
-# characters makes the search fast.
+# A string that is not closed matches the rest of the text, so that each place is read only once. The set of first
+# characters at the beginning makes the search fast.
 _TOKENS = re.compile(
     r"[\"'{}\[\]()](?:(?<=\")(?:[^\"\\]++|\\.)*+\"?|(?<=')(?:[^'\\]++|\\.)*+'?|(?<=[{}\[\]()]))", re.DOTALL
 )
@@ -111,7 +111,7 @@ def read_value(text: str, place: int) -> tuple[Any, int] | None:
 def _bracket_end(text: str, place: int) -> int | None:
     """Return the place after the bracket that closes the bracket at `place`.
 
-    Return None if the closing bracket is missing or far away.
+    Return None if the closing bracket is missing, or if the text between them is too long or too deeply nested.
     """
     depth, before, outside = 0, place, 0
     for token in _TOKENS.finditer(text, place):
@@ -326,12 +326,15 @@ def _deepseek(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 
 
 def _whole(calls: WrittenCalls, place: int) -> tuple[WrittenCalls, int] | None:
-    """Return the complete calls before an incomplete call. The caller checks the rest of the text."""
+    """Return the complete calls before an incomplete call, or None if there are none.
+
+    The code that called the reader checks the rest of the text.
+    """
     return (calls, place) if calls else None
 
 
-# In DSML, which DeepSeek's newer models write, the bars are U+FF5C. Some servers change them to ASCII bars, double
-# bars, or U+2016.
+# DeepSeek's newer models write DSML, whose bars are the character U+FF5C. Some servers change the bars to ASCII bars,
+# double bars, or U+2016.
 _BAR = r"(?:[｜|‖]{1,2})"
 _DSML = rf"{_BAR}DSML{_BAR} ?"
 _DSML_BLOCK = re.compile(rf"<{_DSML}(function_calls|tool_calls|calls)>")
@@ -534,7 +537,7 @@ def read_python_calls(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 
 
 def python_calls(source: str) -> WrittenCalls:
-    """Return the calls in a Python list of calls, or a single Python call. Return no calls for any other source."""
+    """Return the calls in a Python list of calls, or a single Python call. For any other source, return no calls."""
     outside = before = 0
     for token in _TOKENS.finditer(source):
         outside += token.start() - before + 1

@@ -20,9 +20,8 @@ MAX_MARK_LENGTH = 32
 def _any_of(alternatives: Iterable[tuple[str, str]]) -> re.Pattern[str]:
     """Make a pattern that matches any of the alternatives.
 
-    Each alternative is a regular expression, given as its first character and the rest. Alternatives with the same
-    first character are grouped, and a `<` before another `<` is skipped, so that the search is fast even for many `<`
-    in a row.
+    Each alternative is a regular expression, given as its first character and the rest. To keep the search fast, even
+    for many `<` in a row, alternatives with the same first character are grouped, and `<` before `<` never matches.
     """
     rests: dict[str, list[str]] = {}
     for first, rest in alternatives:
@@ -67,10 +66,7 @@ _CLOSING = {
 
 @functools.lru_cache(maxsize=64)
 def places_of(groups: tuple[str, ...]) -> re.Pattern[str]:
-    """Make a pattern for all places that matter for calls.
-
-    These places are fences, inline code, comments, results, and marks of the given forms.
-    """
+    """Make a pattern for fences, inline code, comments, results, and the marks of the forms with the names `groups`."""
     marks = [(name, *_split_mark(BY_GROUP[name])) for name in groups]
     return _any_of([*_CODE, *((first, _named(name, rest)) for name, first, rest in marks)])
 
@@ -82,7 +78,10 @@ def _named(group: str, rest: str) -> str:
 
 
 class Fence(NamedTuple):  # a fast class, because a text may have thousands of fences
-    """Code block with its fences. `content` is empty if the block is not closed."""
+    """Fenced code block. `info` is the text after the opening fence, such as `bash`, or `~` for a fence of tildes.
+
+    If the block is not closed, `content` is empty and `info` ends with `unclosed`.
+    """
 
     start: int
     end: int
@@ -96,7 +95,7 @@ _CODE_LINE = re.compile(r" {4}| {0,3}[\t>]")
 
 
 class Lines:
-    """Search for the indented code, quote or inline code around a place. Places must be given in ascending order."""
+    """Search for indented code, a quote or inline code around a place. The places must come in ascending order."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -104,7 +103,7 @@ class Lines:
         self._quoted = False
         """True if the line of the newest place is code or a quote."""
         self._begin = 0
-        """First possible place of inline code in the current paragraph."""
+        """First place at which inline code of the current paragraph can begin."""
         self._end = 0
         """End of the paragraph whose backticks are known."""
         self._runs: list[int] = []
@@ -117,7 +116,7 @@ class Lines:
     def end_of_code(self, place: int, floor: int) -> int:
         """Return the end of the code or quote that contains a place, or 0 if the place is in neither.
 
-        `floor` is the end of the text that was read before.
+        `floor` is the end of the last block, comment or call. The code or quote around `place` begins after it.
         """
         text, known = self._text, max(self._asked, floor)
         if (line := text.rfind("\n", known, place)) >= 0:
@@ -159,7 +158,7 @@ class Lines:
 
 
 def read_fence(text: str, opening: re.Match[str]) -> Fence:
-    """Read the code block that begins with a match of `places_of`."""
+    """Read the code block that begins with the fence `opening`, a match of the pattern of `places_of`."""
     line, (start, end) = opening[0], opening.span()
     mark = line[0]
     info = line.lstrip(mark)
@@ -177,7 +176,7 @@ def read_fence(text: str, opening: re.Match[str]) -> Fence:
 
 
 def after_run(text: str, run: re.Match[str]) -> int:
-    """Return the place after the next run with the same number of backticks.
+    """Return the place after the next run of backticks that is as long as `run`.
 
     Return 0 if no such run follows, or if `run` has `MAX_MARK_LENGTH` or more backticks.
     """

