@@ -99,7 +99,7 @@ def __dir__() -> list[str]:
 
 
 def _show_in_notebooks() -> None:
-    """Make `await solve(...)` show the card of its run in the cell. Outside a notebook kernel, do nothing."""
+    """Make `await solve(...)` show its run as a card below the cell. Outside a notebook kernel, do nothing."""
     if "ipykernel.kernelapp" in sys.modules:
         cards = import_module("llm_sandbox_nb.runs.solve").LiveCards
         cards.make = staticmethod(import_module("llm_sandbox_nb.notebook.solve_card").open_card)

@@ -1,9 +1,9 @@
 """Reading, writing and removal of files below one folder, without ever following a link.
 
-A run folder may be hostile, with links, pipes and devices at any place. The folder itself may be reached through a
-link, because a person names that path. Below the folder, each part of a path is opened relative to its parent folder
-and without following links, and only regular files are opened. On Windows, which cannot open a file relative to a
-folder, every part of the path is checked before the file is opened.
+A run folder from another person may contain links, pipes and devices in any place. Below the folder, each part of a
+path is therefore opened relative to its parent folder, without following links. Only regular files are opened. Windows
+cannot open a file relative to a folder: there, every part of the path is checked before the file is opened. The path of
+the folder itself may contain links, because the user chose this path.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ MAX_NAMES = 100_000
 
 
 class NotOwnFileError(LLMSandboxError, OSError):
-    """Error for a path that leads out of its folder, or for a link, an entry of a wrong kind or a too large file."""
+    """Error for a path that leads out of its folder, a link, an entry of the wrong kind or a file that is too large."""
 
 
 def expanded(path: str | Path) -> Path:
-    """Return the path with `~` as a home folder. A name such as `~$a.xlsx`, which names no user, stays as it is."""
+    """Return the path with the home folder in place of `~` or `~user`.
+
+    A path such as `~$a.xlsx`, in which no user follows the `~`, is returned unchanged.
+    """
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -161,7 +164,7 @@ def check_folder(folder: Path) -> None:
 
 
 def file_names(folder: Path) -> Iterator[str]:
-    """Yield the relative paths of the regular files below a folder. Follow no links, not even `folder` itself."""
+    """Yield the relative paths of the regular files below a folder. Yield nothing if the folder is itself a link."""
     try:
         check_folder(folder)
     except OSError:

@@ -1,7 +1,7 @@
-"""The calls of an outside agent, with the effect of each tool on the agent's sandbox, forks and runs.
+"""Execution of an outside agent's calls: the effect of each tool on the agent's sandbox, forks and runs.
 
 A call that works in the sandbox is a step of the run; see `outside_agent.py`. Inspecting, rewinding and forking are
-not steps. They are operations on a run, which a person can execute too.
+not steps, but operations on the run, which a person can execute too.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class OutsideCalls:
             if call is not None and call.principal == caller.principal:
                 return agent, call
         raise OutsideError(
-            "There is no such command_id here: results of ended commands are kept for a while only."
+            "There is no such command_id here: results of ended commands are kept only for a while."
         )
 
     # --- inspection ---
@@ -309,7 +309,7 @@ class OutsideCalls:
             if others.paths and caller.agreed != about:
                 names = ", ".join(others.paths[:_MAX_NAMES])
                 more = f" and {len(others.paths) - _MAX_NAMES} more" if len(others.paths) > _MAX_NAMES else ""
-                question = f"This rewind would also undo what was changed since {others.by}: {names}{more}."
+                question = f"This rewind would also undo later changes {others.by}: {names}{more}."
                 return {"ask": str(clean_text(question)), "about": about}
             went = await rewind(run, replace(destination, others=True))
             await agent.resume_after_rewind()
@@ -320,7 +320,7 @@ class OutsideCalls:
             "earlier attempt. To undo this, call rewind with to=undo."
         )
         if went.others:
-            text += f" This undid what was changed {others.by}: {', '.join(went.others[:_MAX_NAMES])}."
+            text += f" This undid later changes {others.by}: {', '.join(went.others[:_MAX_NAMES])}."
         text = "\n".join([text, *went.problems])
         data = {
             "step": went.step,

@@ -58,7 +58,7 @@ class LiveCard(Protocol):
 
 
 class LiveCards:
-    """Factory of the live cards of `solve`. A notebook sets `make`, and a script shows no cards."""
+    """Factory of the live cards of `solve`. Only a notebook sets `make`, so a script shows no cards."""
 
     make: ClassVar[Callable[[bool | None], Awaitable[LiveCard | None]] | None] = None
 
@@ -180,7 +180,7 @@ async def solve(
         on_pause: reaction to a pause: a function of the run, `"stop"` or `"continue"`; see `OnPause`. By default, the
             run waits for its control.
         show: True if a notebook's cell shows the live card. None if the setting `show` decides. A script shows no card.
-        more: options of `RunOptions` that are no parameters of `solve`.
+        more: the options of `RunOptions` that are not listed here.
 
     Raises:
         InputError, ModelError: if the task is empty, an input or a key is missing, a script or a provider does not
@@ -194,7 +194,7 @@ async def solve(
     if not isinstance(task, str):
         raise InputError(f"The task is a text, not {task!r:.80}.")
     if not task.strip():
-        raise InputError("The task is empty: write what the model shall do.")
+        raise InputError("The task is empty: write what the model should do.")
     servers = McpServers.from_names(mcp, mcp_allow)
     starting, provenance = _starting_files(files_of)
     asked = _model(model, api_base, api_key)
@@ -300,7 +300,7 @@ def _isolation(sandbox: Sandbox | Awaitable[Sandbox] | None, asked: str) -> str 
 
 
 def _starting_files(files_of: Run | tuple[Run, int] | None) -> tuple[StartingFiles | None, dict[str, str]]:
-    """Return the files to begin with, and a setting for the record that names their origin."""
+    """Return the first files of the sandbox, and a setting for the record that names their origin."""
     if files_of is None:
         return None, {}
     run, step = files_of if isinstance(files_of, tuple) else (files_of, 0)

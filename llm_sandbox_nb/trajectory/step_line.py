@@ -1,6 +1,7 @@
-"""The summary of a step in one line: action, consequences, figures. The recorder writes the line after the step.
+"""The summary of a step in one line: call, consequences, tokens and seconds. It is recorded after the step.
 
-`labextension/src/view/step-line.ts` makes the same line for the running step. tests/data/runs.json tests both.
+`labextension/src/view/step-line.ts` makes the same line for the running step. The cases in tests/data/runs.json test
+both files.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ WAITING_FOR_CALL: Final = "Waiting for a call"
 NO_REPLY: Final = "No reply"
 LIMITS: Final = {
     "words": 160,  # characters of a line
-    "sentence": 90,  # characters of the model's first sentence in it
+    "sentence": 90,  # characters of the model's first sentence in a line
     "ending": 100,  # characters of the last line of an output
     "name": 60,  # characters of a name
     "output": 4_000,  # characters of an output that are read
@@ -127,7 +128,7 @@ def headline(call: Call, root: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return an argument as JSON. Return a text without quotes."""
+    """Return an argument as JSON, but a text without quotes."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))

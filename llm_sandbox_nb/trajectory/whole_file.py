@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes, *, follow_links: bool = False) -> Path:
-    """Write `data` to `path` atomically. Create a missing folder.
+    """Write `data` to `path` atomically. Make missing folders.
 
     Args:
         follow_links: True for a path that a person named: links are followed, and devices and pipes such as
