@@ -108,7 +108,7 @@ def _show_in_notebooks() -> None:
 def load_ipython_extension(ipython: Any) -> None:
     """Register the `%%sandbox` and `%sandbox` magics. `%load_ext llm_sandbox_nb` calls this function.
 
-    Loading the extension again changes nothing: the sandbox, the runs and the `%config` values of the notebook stay.
+    Loading the extension again changes nothing: the sandbox, the runs and the `%config` values are kept.
     """
     from llm_sandbox_nb.notebook.magics import SandboxMagics
 

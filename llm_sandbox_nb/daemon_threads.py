@@ -1,6 +1,6 @@
 """Running of functions in daemon threads.
 
-A daemon thread keeps nobody waiting: a run can stop at its time limit, and the program can end, while the thread runs.
+A run that reaches its time limit does not wait for such a thread, and neither does a program that ends.
 
 This module imports nothing from llm_sandbox_nb, so that every other module can import it.
 """
@@ -19,7 +19,7 @@ T = TypeVar("T")
 async def in_daemon_thread(function: Callable[..., T], *arguments: Any, name: str = "in-thread") -> T:
     """Run `function(*arguments)` in a daemon thread, and return the result.
 
-    With `asyncio.to_thread`, the program could not end before the function has returned. Here it can.
+    With `asyncio.to_thread`, the program could not end before the function has returned.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

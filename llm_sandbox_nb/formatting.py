@@ -172,7 +172,7 @@ def clip(text: str, limit: int) -> str:
     """Shorten `text` to about `limit` characters: its beginning, the number of hidden lines, and its end.
 
     The last `TAIL_LINES` lines are shown, or fewer if `limit` is low. If these lines are too long, the middle of the
-    long ones is left out.
+    long lines is left out.
     """
     if len(text) <= limit:
         return text

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 from llm_sandbox_nb.errors import LLMSandboxError
 
 PROVIDERS = ("anthropic", "deepseek", "gemini", "groq", "mistral", "openai", "openrouter", "xai")
-"""Model providers that need a key. `key_variable` returns the name of its environment variable."""
+"""Model providers that need a key. `key_variable` names the environment variable with the key."""
 HIDDEN = "(key)"
 """Text that replaces a key."""
 _MIN_KEY_CHARACTERS = 8

@@ -34,7 +34,7 @@ MAX_NAMES = 100_000
 
 
 class NotOwnFileError(LLMSandboxError, OSError):
-    """Error for a path that leads out of its folder, a link, an entry of the wrong kind or a file that is too large."""
+    """Error for a link, a path that leads out of its folder, an entry of the wrong kind or a file that is too large."""
 
 
 def expanded(path: str | Path) -> Path:
@@ -53,7 +53,7 @@ def open_file(folder: Path, name: str | PurePath, flags: int = os.O_RDONLY, mode
 
     Raises:
         FileNotFoundError: if the file is missing.
-        NotOwnFileError: if the name is not a regular file.
+        NotOwnFileError: if `name` is not a regular file below `folder`.
     """
     parts = _parts(name)
     with _opened(folder, parts[:-1]) as (parent, path):
@@ -65,7 +65,7 @@ def read_file(folder: Path, name: str | PurePath, most: int) -> bytes:
 
     Raises:
         FileNotFoundError: if the file is missing.
-        NotOwnFileError: if the name is not a regular file, or the file has more than `most` bytes.
+        NotOwnFileError: if `name` is not a regular file below `folder`, or the file has more than `most` bytes.
     """
     with os.fdopen(open_file(folder, name), "rb") as file:
         if os.fstat(file.fileno()).st_size > most:
@@ -86,7 +86,7 @@ def write_file(folder: Path, name: str | PurePath, data: bytes) -> None:
     """Write the file `name` below `folder` atomically, and make missing folders.
 
     Raises:
-        NotOwnFileError: if a parent is not a folder.
+        NotOwnFileError: if a parent of the file is not a folder.
         OSError: if the file cannot be written; no partial file is left.
     """
     with _replaced(folder, _parts(name), 0o666) as file:
@@ -116,7 +116,7 @@ def unshare_file(folder: Path, name: str | PurePath) -> None:
     """Replace a file that has several hard links by a copy, so that later writes do not change the other links.
 
     Raises:
-        NotOwnFileError: if the name is not a regular file, or a parent is not a folder.
+        NotOwnFileError: if `name` is not a regular file below `folder`.
         OSError: if the copy cannot be written. The file is then unchanged.
     """
     parts = _parts(name)
@@ -137,7 +137,7 @@ def remove_file(folder: Path, name: str | PurePath) -> None:
 
     Raises:
         FileNotFoundError: if the file is missing.
-        NotOwnFileError: if a parent is not a folder.
+        NotOwnFileError: if a parent of the file is not a folder.
     """
     parts = _parts(name)
     with _opened(folder, parts[:-1]) as (parent, path):
@@ -149,7 +149,7 @@ def open_folder(folder: Path, name: str | PurePath, *, make: bool = False) -> in
 
     Raises:
         FileNotFoundError: if the folder is missing, and `make` is false.
-        NotOwnFileError: if the name is not a folder.
+        NotOwnFileError: if `name` is not a folder below `folder`.
     """
     with _opened(folder, _parts(name), make=make) as (descriptor, _):
         assert descriptor is not None

@@ -66,7 +66,11 @@ class CheckpointFiles:
             return compare(store, store.manifest(a), store.manifest(b))
 
     def manifest(self, checkpoint: str) -> Mapping[str, Entry]:
-        """Return the files, folders and links at a checkpoint, by path. Raises HistoryError if it is not stored."""
+        """Return the entries (files, folders, links) at a checkpoint, by path.
+
+        Raises:
+            HistoryError: if the checkpoint is not stored.
+        """
         with reading_history(self._folder) as store:
             return dict(store.manifest(checkpoint))
 
@@ -205,7 +209,7 @@ def _inside(folder: Path, name: str) -> bool:
 
 
 def _is_same(folder: Path, target: Path, entry: Entry) -> bool:
-    """Return True if the digests of a file are those of `entry`."""
+    """Return True if the content of `target` has the digests in `entry`."""
     name = target.relative_to(folder)
     if entry.chunks is None or not is_file(folder.parent, folder.name / name):
         return False

@@ -41,7 +41,7 @@ async def fork(
         isolation, network: options of the new sandbox, if the sandbox of `run` is gone.
 
     Raises:
-        InputError: if the folder cannot be made, or if the isolation or the network must be named.
+        InputError: if the folder cannot be made, or if the caller must name the isolation or the network.
         SandboxError: if no second sandbox can be started.
     """
     remove_unfinished(run.folder.parent)

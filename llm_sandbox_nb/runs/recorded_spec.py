@@ -93,10 +93,7 @@ def recorded_toolbox(run: RunRecord) -> Toolbox:
 
 
 def recorded_shell(run: RunRecord) -> Mapping[str, str]:
-    """Return the setting with which a run records that each command has a new shell.
-
-    Empty if the run has a persistent shell.
-    """
+    """Return the recorded setting that gives each command a new shell. Empty if the run has a persistent shell."""
     settings = run.trajectory.start.settings if run.trajectory.start else {}
     return NEW_SHELLS if NEW_SHELLS.items() <= settings.items() else {}
 

@@ -123,7 +123,7 @@ async def resume(run: R, options: ResumeOptions) -> R:
     checked_on_pause(options.on_pause)
     unused_control(options.control)
     if run.context.living() is not None:
-        _check_limits(spec, trajectory)  # before files change
+        _check_limits(spec, trajectory)  # checked before files change
     await _restore_own_files(run, options)
     recorder = Recorder(run.folder, options.listeners, trajectory)
     try:

@@ -194,9 +194,9 @@ class Run(RunRecord, AwaitableResult):
             sandbox: an open sandbox to work in. By default, the run works in its own sandbox, or in a new sandbox with
                 its files if its own sandbox is closed. If a notebook's cell opened the sandbox with `await`, await this
                 call too, because the run works in the cell's event loop.
-            isolation, network, allow, secrets: options of a new sandbox, by default as before. For a run that was
-                loaded from its folder, `"process"`, an open network that is not the default, allowed hosts and secrets
-                must be given again.
+            isolation, network, allow, secrets: options of a new sandbox, by default as before. If the run was loaded
+                from its folder, these must be given again: `"process"`, an open network that is not the default,
+                allowed hosts and secrets.
             api_base, api_key: address and key of the model, if the run was loaded from its folder.
             tools, doubts: user-defined tools and rules of the run, if the run was loaded from its folder; see `solve`.
             mcp: MCP servers of the run, if the run was loaded from its folder; see `solve`.
@@ -216,7 +216,7 @@ class Run(RunRecord, AwaitableResult):
         """
         if text is not None and not isinstance(text, str):
             raise InputError(
-                f"The first argument of resume() is a text for the model, not {text!r:.80}: give the other ones by name."
+                f"The first argument of resume() is a text for the model, not {text!r:.80}: give the rest by name."
             )
         if unknown := sorted(more.keys() - {*PAUSE_OPTIONS, *OPTION_DEFAULTS}):
             known = ", ".join((*PAUSE_OPTIONS, *OPTION_DEFAULTS))
@@ -325,7 +325,7 @@ class Run(RunRecord, AwaitableResult):
         isolation: str | None = None,
         network: str | None = None,
     ) -> Run:
-        """Make a second run that begins with a copy of this run up to `step`, in its own folder and sandbox.
+        """Make a second run that begins with a copy of this run up to `step`, in a separate folder and sandbox.
 
         Both runs can resume, even at the same time. `close()` of the second run ends its sandbox.
 
@@ -390,8 +390,8 @@ class Run(RunRecord, AwaitableResult):
             ignore: regular expressions of expected differences in observations, such as `r"pid \d+"`.
             options: `ignore_files` are patterns of paths that are not compared. `inputs` are files for the input
                 folder, if the record has none. `tools` are the run's user-defined tools, if the run was loaded from its
-                folder. `isolation`, `network`, `image`, ... describe another sandbox than the run had. For a run that
-                was loaded, `"process"` and an open network that is not the default must be named.
+                folder. `isolation`, `network`, `image`, ... describe a sandbox that differs from the run's. For a run
+                that was loaded, `"process"` and an open network that is not the default must be named.
 
         Raises:
             InputError: if an expression is invalid, or there is nothing to execute.

@@ -559,9 +559,10 @@ class ArtifactRemoved(EventBase):
 
 
 class ConnectionMade(EventBase):
-    """A connection of a sandbox whose network is an allow-list has ended, was refused, or failed.
+    """A connection out of the sandbox has ended, was refused, or failed.
 
-    The number of these events in a step is limited. `more` of the last event counts the connections without an event.
+    Connections are recorded only if the network of the sandbox is an allow-list. The number of these events in a step
+    is limited. `more` of the last event counts the connections without an event.
     """
 
     kind: Literal["connection"] = "connection"
@@ -748,7 +749,7 @@ class Rewound(EventBase):
     undo_of: str | None = None
     """Id of the rewind that this one undoes."""
     restored: int = 0
-    """Number of paths that were restored. 0 if the run had no sandbox: the files are then restored at its resume."""
+    """Number of paths that were restored. 0 if the run had no sandbox: the files are restored when it resumes."""
 
 
 class Forked(EventBase):

@@ -47,7 +47,7 @@ class FactFinder:
 def with_facts(events: Iterable[ev.Event], *, live: bool = False) -> Iterator[ev.Event]:
     """Yield the events of a record, with missing facts added.
 
-    `live` is True if the last step may not have ended. Lines that its last steps lack are then not added.
+    `live` is True if the last step may not have ended. In this case, missing lines of the last steps are not added.
 
     Raises:
         JournalError: if the rewinds of the record make a reader read too many events again.

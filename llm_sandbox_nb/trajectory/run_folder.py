@@ -69,7 +69,7 @@ class RunFile(os.PathLike[str]):
 
 
 def own_file(folder: Path, name: str) -> Path | None:
-    """Return the path of the file `name` in `folder`, a subfolder of a run's folder. None if there is no regular file.
+    """Return the path of the file `name` in `folder`, a subfolder of a run's folder. None if it is no regular file.
 
     A run may come from anyone, so names and links that lead to other files of this machine are refused.
     """

@@ -161,7 +161,7 @@ class Status:
         self._opened = False
         """True as soon as the sandbox is open. The first request to the model may be sent earlier."""
         self._stopped_by = ""
-        """Words for the source of the decision to stop the run, which is a person or a rule for pauses."""
+        """Words for the person or the rule that stopped the run. Empty if the run was not stopped."""
         self.replays: str | None = None
         """Id of the replayed run. None if this run is not a replay, or was resumed."""
         self._limits: dict[str, int | float] = {}

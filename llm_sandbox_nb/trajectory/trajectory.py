@@ -264,7 +264,7 @@ class Trajectory:
 
     @property
     def seen_by_model(self) -> bool:
-        """True if the history is final, because the model has received the whole history or the run has ended."""
+        """True if the model has received the whole history, or the run has ended. The history is then final."""
         last = next((event for event in reversed(self.path) if not isinstance(event, ev.Facts)), None)
         return isinstance(last, ev.ModelRequested | ev.ModelReplied | ev.RunFinished | ev.Checked)
 

@@ -19,7 +19,7 @@ def unified(path: str, before: str, after: str, max_characters: int) -> tuple[st
     old, new = _split(before), _split(after)
     if _costly(old, new):
         return None, "too many lines for a diff"
-    name = path.lstrip("/")  # as in a diff of git, which `patch -p1` applies at the root
+    name = path.lstrip("/")  # git writes such paths too, and `patch -p1` applies the diff at the root
     for row in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", n=3):
         max_characters -= len(row)
         if max_characters < 0:

@@ -269,7 +269,7 @@ def _removed_lines(version: Version) -> list[str]:
 
 
 def _came_back(evidence: Evidence, version: Version) -> bool:
-    """Return True if the newest version of the file is at least almost as large as the file before the loss.
+    """Return True if the newest version of the file is larger than the file before the loss, or almost as large.
 
     Deletions are ignored.
     """

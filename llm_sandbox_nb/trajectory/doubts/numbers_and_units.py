@@ -173,7 +173,7 @@ def _appears(evidence: Evidence, number: str) -> bool:
 
 
 def _in_inputs(evidence: Evidence, forms: set[str]) -> bool:
-    """Return True if the number may come from an input, because a command without the number wrote the answer file."""
+    """Return True if a command without the number wrote the answer file. The number may then come from an input."""
     version = evidence.answer_version
     action = version.action if version is not None else None
     if action is None or action.kind != "bash":
