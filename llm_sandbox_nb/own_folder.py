@@ -214,7 +214,7 @@ def _parts(name: str | PurePath) -> tuple[str, ...]:
     text = os.fspath(name)
     parts = PurePath(os.path.normpath(text)).parts
     if PurePath(text).is_absolute() or not parts or os.pardir in parts or "\0" in text:
-        raise NotOwnFileError(f"{text!r} is not the name of a file in its folder")
+        raise NotOwnFileError(f"{text!r} is not a path of a file below its folder")
     return parts
 
 

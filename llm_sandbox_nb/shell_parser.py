@@ -231,7 +231,7 @@ class _Lexer:
         raise _OpenQuoteError
 
     def _substitution(self) -> str | None:
-        """Return the text of the substitution at the current position, and store its code, which is parsed later.
+        """Return the text of the substitution at the current position. Add its code to `substitutions`.
 
         Return None if no substitution begins there.
         """

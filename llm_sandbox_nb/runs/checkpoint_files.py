@@ -174,7 +174,7 @@ def restore_artifacts(run: RunRecord, checkpoint: str, known: Collection[str] = 
 
 
 def record_artifacts(run: RunRecord, recorder: Recorder, step: int) -> None:
-    """Record the content of `files/` on the branch of HEAD, because late files may be recorded on another branch."""
+    """Record the content of `files/` on the branch of HEAD. Late files may be recorded only on another branch."""
     recorded, here, room = run.trajectory.artifacts, dict(run.files), CollectLimits.all_bytes
     for name, file in here.items():
         if file.size > min(CollectLimits.file_bytes, room):

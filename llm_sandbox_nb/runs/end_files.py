@@ -67,7 +67,7 @@ class EndFiles:
         return f"{entry.size} bytes, mode {entry.mode:o}, content {content.hexdigest()[:16]}"
 
     def hides(self, path: str) -> bool:
-        """Return True if a file of the image was deleted. The history has its folder as changed, but not the file."""
+        """Return True if a file of the image was deleted. The history then has the changed folder, but not the file."""
         above = self.entries.get(str(PurePosixPath(path).parent))
         return path not in self.entries and above is not None and not above.base
 
@@ -84,7 +84,7 @@ class EndFiles:
 
     @staticmethod
     def differing(files: list[EndFiles]) -> dict[str, ComparedFile]:
-        """Return, by path, the files that differ in more than their times."""
+        """Map paths to the files that differ in more than their times."""
         paths = sorted({path for end in files for path, entry in end.entries.items() if entry.type != "d"})
         found: dict[str, ComparedFile] = {}
         for path in paths:

@@ -45,7 +45,7 @@ def recorded_spec(
     tools: Iterable[Callable[..., Any]] | None = None,
     mcp_tool: Callable[[Definition], Tool] | None = None,
 ) -> RunSpec:
-    """Return the specification of a run as changed up to HEAD, with `model` and without inputs.
+    """Return the specification of a run with all changes up to HEAD, with `model`, and without inputs.
 
     Args:
         tools: the user-defined tools of the run. None stands for the tools that this process knows.

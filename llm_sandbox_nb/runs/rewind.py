@@ -92,7 +92,7 @@ class Preview(AwaitableResult):
     files: tuple[FileChange, ...]
     incomplete: str = ""
     steps_left: int = 0
-    """Number of steps that would become an earlier attempt."""
+    """Number of later steps, which would become an earlier attempt."""
     what: What = "both"
     undoes: Others = NO_OTHERS
     """The changes by others that the rewind would undo."""

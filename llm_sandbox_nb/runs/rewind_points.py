@@ -19,8 +19,8 @@ def end_of_step(trajectory: Trajectory, step: int) -> str:
     """Return the id of the last event of a step. Step 0 stands for the time before the first step.
 
     Raises:
-        ValueError: if the current attempt of `trajectory` does not have the step (the message names the existing
-            steps), or if nothing has happened in the run yet.
+        ValueError: if the current attempt of `trajectory` does not have the step, or nothing has happened in the run
+            yet. The message names the existing steps.
     """
     _check_step(trajectory, step, 0)
     found: str | None = None

@@ -140,17 +140,17 @@ async def solve(
             `ModelSettings`.
         retries: see `RetryPolicy`.
         command_timeout: timeout in seconds for a command, if the model names no timeout.
-        nudges: number of replies in a row without a call that are answered with a request for a call. One more such
-            reply ends the run with `answered` or `no_answer`. With `"all"`, only a limit ends the run, as in
+        nudges: number of times in a row that a reply without a call is answered with a request for a call. One more
+            such reply ends the run with `answered` or `no_answer`. With `"all"`, only a limit ends the run, as in
             benchmarks.
         tool_calls: form of the calls: `"native"`, `"text"` for calls that the model writes as text, or `"auto"`.
             `"auto"` uses native calls, and text if native calls fail or are known to fail with the model.
         same_failures: number of times in a row that the same call may fail before the run ends with `repeated`.
             0 means that there is no limit.
         remind: True to explain once how to save a result, if the model submits with neither a file nor an answer.
-        context: form of a conversation that fills three quarters of the model's context. `"mask"` shortens each old
-            output to one line. `"summary"` replaces old steps by a summary that the model writes. `"full"` sends the
-            whole conversation until it no longer fits.
+        context: form in which a conversation is sent once it fills three quarters of the model's context. `"mask"`
+            shortens each old output to one line. `"summary"` replaces old steps by a summary that the model writes.
+            `"full"` sends the whole conversation until it no longer fits.
         check: a command that checks the result after the model has submitted, or a function of the run that returns
             true or false, a number or a text. The check passes if the command exits with 0. The command runs in a
             separate sandbox with a copy of the model's folders, so that the model can neither see nor change the
@@ -167,7 +167,7 @@ async def solve(
             A person approves each call.
         mcp_allow: servers and tools (`server__tool`) whose calls need no approval. All other calls are refused if no
             person can approve them.
-        doubts: your own rules, which are functions that get the record at the end and return doubts about the result.
+        doubts: your own rules: functions that get the record at the end, and return doubts about the result.
         api_base, api_key: address of the model, and its key. The key is never written to a file.
         listeners: functions that are called with every event, including transient events.
         on_run: function that is called with the run as soon as the run's folder exists.
@@ -175,7 +175,7 @@ async def solve(
             the control stops is returned with the stop reason `interrupted`.
         step: True to pause before the first call, then at each call and observation.
         breakpoints: expressions such as `"tool == 'execute_bash' and 'rm ' in command"`; see `breakpoints`.
-        break_when: functions that get a `Moment`, which is a pending or a finished call, and return True to pause.
+        break_when: functions that get a `Moment` (a pending or finished call), and return True to pause.
         approve: `"ask"` pauses before every call, `"edits"` before every call except edits and submit, `"auto"` never.
         on_pause: reaction to a pause: a function of the run, `"stop"` or `"continue"`; see `OnPause`. By default, the
             run waits for its control.

@@ -44,7 +44,7 @@ class Tree:
         self._parents: dict[str, str | None] = {}
         self._steps: dict[str, int] = {}
         self._facts: dict[str | None, list[ev.Facts]] = {}
-        """Summaries of steps and doubts, by the id of the event that they follow. They are not nodes of the tree."""
+        """Facts (step summaries, doubts) by the id of the event that they follow. Facts are not nodes of the tree."""
 
     def __contains__(self, id: str | None) -> bool:
         return id in self._events
@@ -93,8 +93,8 @@ class Tree:
     def _branch(self, tip: str, on_head: set[str], forks: dict[str, str | None], head: bool) -> Branch:
         """Return the branch that ends with `tip`.
 
-        `forks` maps each visited event to the last event that its branch shares with the branch of HEAD, so that no
-        event is visited twice.
+        `forks` maps each visited event to the last event that its branch shares with the branch of HEAD. So no event is
+        visited twice.
         """
         fork: str | None = tip
         passed = []

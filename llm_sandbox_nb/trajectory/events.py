@@ -290,7 +290,7 @@ class ModelReplied(EventBase):
     step: int
     """Step number, counted from 1."""
     message: dict[str, Any]
-    """The assistant message that later requests send in the history."""
+    """The reply as a message, in the form in which later requests send it."""
     reasoning: str | None = None
     """The reasoning of the model. None if the server returned no reasoning."""
     usage: Usage | None = None
@@ -392,7 +392,7 @@ class CallOutput(EventBase):
     stream: Literal["stdout", "stderr"]
     """Stream of the output."""
     text: str
-    """The next piece of output."""
+    """The next piece of the output."""
 
 
 class FileDiff(EventModel):
@@ -427,9 +427,9 @@ class CallFinished(EventBase):
     observation: str
     """The text that is shown to the model: `before`, the result, and `after`."""
     before: str = ""
-    """Text before the result, which says that a person changed the call."""
+    """Text before the result. The text says that a person changed the call."""
     after: str = ""
-    """Text after the result, with the number of remaining steps and advice."""
+    """Text after the result: the number of remaining steps, and advice."""
     error: str | None = None
     """Short name of a fault of the call itself, such as `bad_arguments` or `interrupted`."""
     exit_code: int | None = None
@@ -449,7 +449,7 @@ class CallFinished(EventBase):
     duration: float = 0.0
     """Duration of the call in seconds."""
     notice: str = ""
-    """A sentence about an event in the shell, such as its restart."""
+    """A sentence for the model about the shell, such as that the shell was started again."""
     changes: list[FileDiff] = Field(default_factory=list)
     """Changed files."""
     changes_incomplete: str = ""
@@ -549,7 +549,7 @@ class ArtifactSkipped(EventBase):
 
 
 class ArtifactRemoved(EventBase):
-    """A file that had been copied to `files/` is gone from the output folder, so its copy was removed too."""
+    """The copy of a file in `files/` was removed, because the file is gone from the output folder."""
 
     kind: Literal["artifact.removed"] = "artifact.removed"
     step: int | None = None
@@ -637,7 +637,7 @@ class CallHeld(EventBase):
     text: str = ""
     """The reason in words, such as the breakpoint that matched."""
     hosts: list[str] = Field(default_factory=list)
-    """Hosts, as HOST:PORT, that the allow-list refused to the call. A person can allow these hosts."""
+    """Hosts, as HOST:PORT, to which the call could not connect because of the allow-list. A person can allow them."""
 
 
 class CallDecided(EventBase):
@@ -697,9 +697,9 @@ class Checkpointed(EventBase):
     checkpoint: str
     """Id of the checkpoint."""
     files: int = 0
-    """Number of paths that changed since the preceding checkpoint."""
+    """Number of paths that have changed since the preceding checkpoint."""
     size: int = 0
-    """Bytes that were newly stored."""
+    """Number of bytes that were added to the history."""
     duration: float = 0.0
     """Seconds that the checkpoint took."""
     incomplete: str = ""

@@ -28,7 +28,7 @@ from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL
 from llm_sandbox_nb.windows import try_lock, unlock_and_close
 
 BLOB_THRESHOLD = 64 * 1024
-"""Maximum length of a text or of data in the journal. Longer texts and data are stored in separate files (blobs)."""
+"""Maximum characters of a text, or bytes of data, in the journal. Longer ones are stored in separate files (blobs)."""
 _MAX_BLOB_BYTES = 512 * 1024**2
 """Maximum bytes of a blob that can be read."""
 MAX_LINE_BYTES = 64 * 1024**2

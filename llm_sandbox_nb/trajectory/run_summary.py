@@ -24,7 +24,7 @@ _FIRST_LINE_BYTES = 8 * 1024 * 1024
 """Maximum bytes of the first event that is read. The event has the whole task and the schemas of all tools."""
 _TAIL_BYTES = (256 * 1024, 8 * 1024 * 1024)
 """Numbers of bytes that are read at the end of a journal. If the first number of bytes does not show the last step, the
-second is read, which is enough for the longest answer of a run."""
+second number is read. The longest answer of a run fits into the second."""
 _READ_WHOLE_BYTES = 2 * 1024 * 1024
 """Maximum size in bytes of a journal that is read completely."""
 _TEXT_CHARACTERS = 300

@@ -124,7 +124,7 @@ class RunState:
 
 
 _STOPPERS = {"on_pause": "the rule for its pauses"}
-"""Maps each source of a stop that is not a person to words for this source."""
+"""Words for the one who stopped a run, by the source of the stop. For all other sources, the word is `you`."""
 _FAILED_REPLAY_ENDS = ("interrupted", "model_error", "sandbox_lost", "error")
 """Stop reasons of a failed replay. After any other stop reason, the replay has reached the end of the record."""
 _RUN_NAME = re.compile(r"[0-9A-Za-z-]{1,80}")

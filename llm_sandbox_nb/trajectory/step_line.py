@@ -34,7 +34,7 @@ TOOL_KINDS: Final[dict[str, ToolKind]] = {
 DECIDED: Final = {"edit": "edited by you", "skip": "denied by you", "observe": "result changed by you"}
 """Words for a person's decision on a call, by its action."""
 OUTSIDE_AGENT: Final = "outside agent (MCP)"
-"""Beginning of the model's name in a run whose calls an outside agent makes."""
+"""Beginning of the recorded model name in a run of an outside agent."""
 THINKING: Final = "The model is thinking"
 WAITING_FOR_CALL: Final = "Waiting for a call"
 """Words for the next step of an outside agent. The agent's next call may come at any time, or never."""
@@ -118,7 +118,7 @@ def headline(call: Call, root: str) -> str:
         path = path_below(values["path"], root) if isinstance(values.get("path"), str) else ""
         text = f"view {path}" if command == "view" else path
     elif kind == "bash":
-        text = command[: 4 * _LINE_CHARACTERS]  # the folder after `cd` may have a long path
+        text = command[: 4 * _LINE_CHARACTERS]  # more than a line, because a long `cd FOLDER &&` is removed
         text = text[found.end() :] if (found := _FOLDER.match(text)) else text
     else:
         given = [f"{name}: {_value(value)}" for name, value in list(values.items())[: LIMITS["arguments"]]]
