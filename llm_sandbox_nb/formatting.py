@@ -198,7 +198,7 @@ def _tail_start(text: str, lines: int) -> int:
 
 
 def _shortened(text: str, room: int) -> str:
-    """Shorten `text` to about `room` characters. Long lines share the space that short lines leave."""
+    """Shorten `text` to about `room` characters. Long lines share the space that short lines do not need."""
     lines = text.split("\n")
     share, left = 0, room
     for place, size in enumerate(sorted(map(len, lines))):

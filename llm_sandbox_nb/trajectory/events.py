@@ -233,7 +233,7 @@ class SandboxReady(EventBase):
 
 
 class MessageAdded(EventBase):
-    """A system or user message joined the conversation."""
+    """A system or user message was added to the conversation."""
 
     kind: Literal["message"] = "message"
     message: dict[str, Any]

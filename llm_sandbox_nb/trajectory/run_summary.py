@@ -189,7 +189,7 @@ _END_KINDS = ("settings.changed", "control", "continued", "run.finished", "check
 
 
 def _status(first: dict[str, Any], lines: list[bytes], state: str, steps: int) -> Status:
-    """Compute the status of a run from its first event and its last lines. `_end` has found `state` and `steps`."""
+    """Compute the status of a run from its first event and its last lines. `_end` returned `state` and `steps`."""
     status = Status()
     ended = state not in ("open", "ready")
     events: list[dict[str, Any]] = []

@@ -118,7 +118,7 @@ class ChangedByOthers(NamedTuple):
 
 
 class Trajectory:
-    """A run up to its newest event. `add` adds an event. Trajectories of loaded runs and of live runs look the same.
+    """A run up to its newest event. `add` adds an event.
 
     All data belongs to the branch of HEAD, except for `events`, `start`, `sandbox`, `total_usage`, `known_cost`,
     `forks`, `rewinds`, `branches` and `changed_by_others()`.

@@ -44,7 +44,7 @@ def says_failure(text: str) -> bool:
 
 
 def failed_check(evidence: Evidence) -> Iterator[Doubt]:
-    """The last test, build or check before the answer failed, or a program was changed after this check."""
+    """The last test, build or check of the run failed, or a program was changed after it."""
     checks = [check for action in evidence.actions for check in checks_of(action)]
     if not checks:
         return
@@ -59,9 +59,9 @@ def failed_check(evidence: Evidence) -> Iterator[Doubt]:
         if later and later[-1].targets:
             text = f"a {check.word} failed, and only {name_of(later[-1].targets[0])} was run again"
         elif check.family == "build":
-            text = "the last build before the answer failed"
+            text = "the last build failed"
         else:
-            text = f"the last {check.word} before the answer failed"
+            text = f"the last {check.word} failed"
         yield Doubt(rule="failed check", step=check.action.step, text=text, severity="high")
     last = checks[-1]
     if last.empty and not failing:

@@ -1,4 +1,4 @@
-"""The record in a form that rules can read: actions in order, versions of files, and the versions that actions read.
+"""The record in a form that rules can read: actions in order, versions of files, and the versions that an action used.
 
 The evidence grows with each call of the run. Texts of files are rebuilt from recorded diffs when a rule needs them.
 """
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 # A record may come from anyone and be very large. These limits keep the rules fast.
 _COMMAND_CHARACTERS = 32 * 1024
 _OUTPUT_CHARACTERS = 2 * 1024
-"""Number of characters at each end of an output that are read."""
+"""Number of characters that are read at each end of an output."""
 _TEXT_CHARACTERS = 512 * 1024
 _MAX_CHANGES = 200
 """Maximum number of changes by a call that are read. An installation makes thousands of changes."""
@@ -175,7 +175,7 @@ def names_in(text: str) -> list[str]:
 
 
 def comes_after(command: str, first: str, then: str) -> bool:
-    """Return True if a simple command of the shell command `command` matches the pattern `first`, and then `then`.
+    """Return True if a simple command in `command` matches the pattern `first`, and `then` matches the text after that.
 
     A search for one combined pattern could take quadratic time in a hostile command.
     """
