@@ -99,7 +99,7 @@ def __dir__() -> list[str]:
 
 
 def _show_in_notebooks() -> None:
-    """Make `await solve(...)` show the card of its run in the cell. Outside a notebook kernel, do nothing."""
+    """Make `await solve(...)` show its run as a card below the cell. Outside a notebook kernel, do nothing."""
     if "ipykernel.kernelapp" in sys.modules:
         cards = import_module("llm_sandbox_nb.runs.solve").LiveCards
         cards.make = staticmethod(import_module("llm_sandbox_nb.notebook.solve_card").open_card)
@@ -108,7 +108,7 @@ def _show_in_notebooks() -> None:
 def load_ipython_extension(ipython: Any) -> None:
     """Register the `%%sandbox` and `%sandbox` magics. `%load_ext llm_sandbox_nb` calls this function.
 
-    Loading the extension again changes nothing: the sandbox, the runs and the `%config` values of the notebook stay.
+    Loading the extension again changes nothing: the sandbox, the runs and the `%config` values are kept.
     """
     from llm_sandbox_nb.notebook.magics import SandboxMagics
 

@@ -1,4 +1,4 @@
-"""Program of `python -m llm_sandbox_nb`, which does the same as the command `llm-sandbox-nb`."""
+"""Entry point of `python -m llm_sandbox_nb`, the same program as the command `llm-sandbox-nb`."""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""Functions in daemon threads. A run that reaches its time limit and a program that ends do not wait for the threads.
+"""Running of functions in daemon threads.
+
+A run that reaches its time limit does not wait for such a thread, and neither does a program that ends.
 
 This module imports nothing from llm_sandbox_nb, so that every other module can import it.
 """
@@ -17,8 +19,7 @@ T = TypeVar("T")
 async def in_daemon_thread(function: Callable[..., T], *arguments: Any, name: str = "in-thread") -> T:
     """Run `function(*arguments)` in a daemon thread, and return the result.
 
-    Unlike `asyncio.to_thread`, a function whose result is no longer awaited keeps neither the event loop nor the
-    program alive.
+    With `asyncio.to_thread`, the program could not end before the function has returned.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -38,7 +39,8 @@ async def in_daemon_thread(function: Callable[..., T], *arguments: Any, name: st
         try:
             result = context.run(function, *arguments)
         except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
-            # A future refuses StopIteration. SystemExit would end the event loop, and CancelledError the caller.
+            # A future refuses StopIteration. SystemExit would end the event loop, and CancelledError would cancel the
+            # caller.
             usual = isinstance(error, Exception) and not isinstance(error, StopIteration)
             report(done.set_exception, error if usual else RuntimeError(repr(error)))
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 
 _BYTE_ORDER_MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),  # checked first, because it begins with the mark of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32"),  # checked before UTF-16, whose mark is the beginning of this mark
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),

@@ -1,6 +1,6 @@
 """Formatting of prices, sizes, durations, counts, failures and long texts, the same in every interface.
 
-`labextension/src/formatting.ts` has the same rules. The cases in tests/data/formatting.json test both.
+`labextension/src/formatting.ts` implements the same rules. The cases in tests/data/formatting.json test both files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def format_cost(cost: float | None) -> str:
-    """Format US dollars with four decimals below one dollar, and with two from there on. None means an unknown cost."""
+    """Format US dollars: with four decimals between zero and one dollar, else with two. None is an unknown cost."""
     if cost is None or not math.isfinite(cost):
         return "cost unknown"
     if 0 < cost < 0.0001:
@@ -21,7 +21,7 @@ def format_cost(cost: float | None) -> str:
 def format_spent(cost: float | None, budget: float | None) -> str:
     """Format the spent US dollars and the budget, or only the spent US dollars if `budget` is None.
 
-    Next to a budget, amounts have two decimals, except for amounts below one cent.
+    If there is a budget, both amounts have two decimals, or four below one cent.
     """
     if budget is None:
         return format_cost(cost)
@@ -123,7 +123,7 @@ CALL_FAILURES = {
 
 
 def format_call_failure(kind: str) -> str:
-    """Return in a few words why a tool call failed. An unknown `kind` is itself written as words."""
+    """Return in a few words why a tool call failed. An unknown `kind` is returned as words."""
     return CALL_FAILURES.get(kind, sentence_case(kind))
 
 
@@ -157,22 +157,22 @@ def _decimal(value: float, digits: int) -> str:
 
 
 def shorten(text: str, most: int, mark: str = "...") -> str:
-    """Return `text`, or its beginning and `mark`, in at most `most` characters."""
+    """Return `text`. If it has more than `most` characters, replace its end by `mark`, so that it has `most`."""
     return text if len(text) <= most else f"{text[: most - len(mark)]}{mark}"
 
 
 TAIL_LINES = 20
 """Number of lines that `clip` shows from the end of a text, where errors usually are."""
 _MIN_TAIL_LINE_CHARACTERS = 80
-"""Minimum number of characters for each of these lines. If `limit` is too low for `TAIL_LINES` lines of this length,
+"""Number of characters that `clip` allows for each line at the end. If `limit` is too low for `TAIL_LINES` such lines,
 `clip` shows fewer lines."""
 
 
 def clip(text: str, limit: int) -> str:
-    """Shorten `text` to about `limit` characters: the beginning, the number of hidden lines, and the end.
+    """Shorten `text` to about `limit` characters: its beginning, the number of hidden lines, and its end.
 
     The last `TAIL_LINES` lines are shown, or fewer if `limit` is low. If these lines are too long, the middle of the
-    long ones is left out.
+    long lines is left out.
     """
     if len(text) <= limit:
         return text
@@ -198,7 +198,7 @@ def _tail_start(text: str, lines: int) -> int:
 
 
 def _shortened(text: str, room: int) -> str:
-    """Shorten `text` to about `room` characters. Long lines share the space that short lines leave."""
+    """Shorten `text` to about `room` characters. Long lines share the space that short lines do not need."""
     lines = text.split("\n")
     share, left = 0, room
     for place, size in enumerate(sorted(map(len, lines))):
@@ -216,7 +216,10 @@ def _without_middle(line: str, room: int) -> str:
 
 
 def text_table(rows: Sequence[Sequence[str]], left: int | None = None) -> str:
-    """Return a line for each row. The first `left` columns are left-aligned (all if None), the others right-aligned."""
+    """Return `rows` as a text table with a line for each row.
+
+    The first `left` columns are left-aligned, the others right-aligned. If `left` is None, all are left-aligned.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
     def aligned(place: int, cell: str) -> str:

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 from llm_sandbox_nb.errors import LLMSandboxError
 
 PROVIDERS = ("anthropic", "deepseek", "gemini", "groq", "mistral", "openai", "openrouter", "xai")
-"""Well-known providers, all of which need a key. See `key_variable`."""
+"""Model providers that need a key. `key_variable` names the environment variable with the key."""
 HIDDEN = "(key)"
 """Text that replaces a key."""
 _MIN_KEY_CHARACTERS = 8
@@ -24,7 +24,7 @@ _MIN_KEY_CHARACTERS = 8
 _PLACEHOLDERS = frozenset(
     {"lm-studio", "no-key-required", "not-needed", "not-required", "sk-no-key-required", "anything", "unused"}
 )
-"""Dummy keys in the documentation of local servers. They are not secret, so texts may contain them."""
+"""Dummy keys from the documentation of local servers. They are not secret, so texts may contain them."""
 _KEY_VARIABLE = re.compile(r"(?:API_KEY|AUTH_TOKEN|ACCESS_TOKEN|SECRET_ACCESS_KEY|^HF_TOKEN)$")
 _KEY_PARAMETER = re.compile(r"key|token|secret|sig|passw|auth|credential", re.IGNORECASE)
 _BLANKS = " \t\r\n\v\f\ufeff\u00a0\u200b\u2060"
@@ -42,7 +42,9 @@ def key_variable(provider: str) -> str:
 
 
 def clean_key(key: str, source: str) -> str:
-    """Return `key` without the blanks and line ends that copying may add around it. Errors name the key's `source`.
+    """Return `key` without the blanks and line ends around it, and add it to the known keys.
+
+    Error messages name the `source` of the key, such as an environment variable.
 
     Raises:
         KeyTextError: if nothing is left, or if the key has quotes around it or a character that is not printable ASCII.
@@ -78,7 +80,7 @@ def remember_key(key: str) -> None:
 
 
 def remember_address(address: str) -> None:
-    """Add the password and the keys in an address to the known keys. The names of parameters show which are keys."""
+    """Add the password and the keys in an address to the known keys. A name like `token` marks a parameter as a key."""
     try:
         parts = urlsplit(address)
     except ValueError:
@@ -90,7 +92,7 @@ def remember_address(address: str) -> None:
 
 
 def public_address(address: str) -> str:
-    """Return an address without user, password, parameters and fragment."""
+    """Return an address without user name, password, parameters and fragment."""
     parts = urlsplit(address)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 

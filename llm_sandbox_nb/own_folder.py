@@ -1,9 +1,9 @@
 """Reading, writing and removal of files below one folder, without ever following a link.
 
-A run folder may be hostile, with links, pipes and devices at any place. The folder itself may be reached through a
-link, because a person names that path. Below the folder, each part of a path is opened relative to its parent folder
-and without following links, and only regular files are opened. On Windows, which cannot open a file relative to a
-folder, every part of the path is checked before the file is opened.
+A run folder from another person may contain links, pipes and devices in any place. Below the folder, each part of a
+path is therefore opened relative to its parent folder, without following links. Only regular files are opened. Windows
+cannot open a file relative to a folder: there, every part of the path is checked before the file is opened. The path of
+the folder itself may contain links, because the user chose this path.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ MAX_NAMES = 100_000
 
 
 class NotOwnFileError(LLMSandboxError, OSError):
-    """Error for a path that leads out of its folder, or for a link, an entry of a wrong kind or a too large file."""
+    """Error for a link, a path that leads out of its folder, an entry of the wrong kind or a file that is too large."""
 
 
 def expanded(path: str | Path) -> Path:
-    """Return the path with `~` as a home folder. A name such as `~$a.xlsx`, which names no user, stays as it is."""
+    """Return the path with the home folder in place of `~` or `~user`.
+
+    A path such as `~$a.xlsx`, in which no user follows the `~`, is returned unchanged.
+    """
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -50,7 +53,7 @@ def open_file(folder: Path, name: str | PurePath, flags: int = os.O_RDONLY, mode
 
     Raises:
         FileNotFoundError: if the file is missing.
-        NotOwnFileError: if the name is not a regular file.
+        NotOwnFileError: if `name` is not a regular file below `folder`.
     """
     parts = _parts(name)
     with _opened(folder, parts[:-1]) as (parent, path):
@@ -62,7 +65,7 @@ def read_file(folder: Path, name: str | PurePath, most: int) -> bytes:
 
     Raises:
         FileNotFoundError: if the file is missing.
-        NotOwnFileError: if the name is not a regular file, or the file has more than `most` bytes.
+        NotOwnFileError: if `name` is not a regular file below `folder`, or the file has more than `most` bytes.
     """
     with os.fdopen(open_file(folder, name), "rb") as file:
         if os.fstat(file.fileno()).st_size > most:
@@ -83,7 +86,7 @@ def write_file(folder: Path, name: str | PurePath, data: bytes) -> None:
     """Write the file `name` below `folder` atomically, and make missing folders.
 
     Raises:
-        NotOwnFileError: if a parent is not a folder.
+        NotOwnFileError: if a parent of the file is not a folder.
         OSError: if the file cannot be written; no partial file is left.
     """
     with _replaced(folder, _parts(name), 0o666) as file:
@@ -113,7 +116,7 @@ def unshare_file(folder: Path, name: str | PurePath) -> None:
     """Replace a file that has several hard links by a copy, so that later writes do not change the other links.
 
     Raises:
-        NotOwnFileError: if the name is not a regular file, or a parent is not a folder.
+        NotOwnFileError: if `name` is not a regular file below `folder`.
         OSError: if the copy cannot be written. The file is then unchanged.
     """
     parts = _parts(name)
@@ -134,7 +137,7 @@ def remove_file(folder: Path, name: str | PurePath) -> None:
 
     Raises:
         FileNotFoundError: if the file is missing.
-        NotOwnFileError: if a parent is not a folder.
+        NotOwnFileError: if a parent of the file is not a folder.
     """
     parts = _parts(name)
     with _opened(folder, parts[:-1]) as (parent, path):
@@ -146,7 +149,7 @@ def open_folder(folder: Path, name: str | PurePath, *, make: bool = False) -> in
 
     Raises:
         FileNotFoundError: if the folder is missing, and `make` is false.
-        NotOwnFileError: if the name is not a folder.
+        NotOwnFileError: if `name` is not a folder below `folder`.
     """
     with _opened(folder, _parts(name), make=make) as (descriptor, _):
         assert descriptor is not None
@@ -161,7 +164,7 @@ def check_folder(folder: Path) -> None:
 
 
 def file_names(folder: Path) -> Iterator[str]:
-    """Yield the relative paths of the regular files below a folder. Follow no links, not even `folder` itself."""
+    """Yield the relative paths of the regular files below a folder. Yield nothing if the folder is itself a link."""
     try:
         check_folder(folder)
     except OSError:
@@ -211,7 +214,7 @@ def _parts(name: str | PurePath) -> tuple[str, ...]:
     text = os.fspath(name)
     parts = PurePath(os.path.normpath(text)).parts
     if PurePath(text).is_absolute() or not parts or os.pardir in parts or "\0" in text:
-        raise NotOwnFileError(f"{text!r} is not the name of a file in its folder")
+        raise NotOwnFileError(f"{text!r} is not a path of a file below its folder")
     return parts
 
 

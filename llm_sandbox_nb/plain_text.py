@@ -7,8 +7,9 @@ import unicodedata
 
 from llm_sandbox_nb.formatting import shorten
 
-# CSI, OSC and other string sequences (ended by BEL, ST or the next escape), and two-character escapes, as
-# ECMA-48 defines them. No alternative may fail after a long match, because hostile text could then take quadratic time.
+# The escape sequences of ECMA-48, a line for each kind: control sequences (CSI), strings such as OSC, which end at BEL,
+# at ST or before the next escape, and short escapes. No alternative may fail after a long match, because a search in
+# hostile text could then take quadratic time.
 _ESCAPE_SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
@@ -21,7 +22,7 @@ _ALLOWED_FORMAT_CHARACTERS = {"\u200d", "\u200c", "\ufeff"}
 def plain(text: str) -> str:
     """Return `text` as a terminal would leave it on screen, without colours, and with hidden characters made visible.
 
-    The text before a carriage return is left out of its line, because the text after it overwrites it on screen.
+    Of each line, only the text after the last carriage return is kept. On screen, that text overwrites the rest.
     """
     if text.isascii() and text.isprintable():
         return text

@@ -163,7 +163,7 @@ class _Lexer:
             else:
                 word = self._word()
                 following = self.text[self.position : self.position + 1]
-                if not (word.isdigit() and following in ("<", ">")):  # a word such as the 2 in 2>&1
+                if not (word.isdigit() and following in ("<", ">")):  # a descriptor such as the 2 in 2>&1
                     yield "word", word
 
     def _operator(self) -> str:
@@ -231,7 +231,7 @@ class _Lexer:
         raise _OpenQuoteError
 
     def _substitution(self) -> str | None:
-        """Return the text of the substitution at the current position, and store its code, which is parsed later.
+        """Return the text of the substitution at the current position. Add its code to `substitutions`.
 
         Return None if no substitution begins there.
         """

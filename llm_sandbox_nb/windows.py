@@ -1,4 +1,4 @@
-"""Support for Windows, where no sandbox opens, but recorded runs can be read, compared and exported."""
+"""Support for Windows, where no sandbox can be opened, but recorded runs can be read, compared and exported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 
 NO_SANDBOX = (
-    "Windows opens no sandbox: install the package in WSL 2, or use a Jupyter server on Linux; "
+    "No sandbox can be opened on Windows: install the package in WSL 2, or use a Jupyter server on Linux; "
     "`show`, `export`, `analyze` and `runs` work here too."
 )
 
@@ -15,13 +15,14 @@ FOLDER = getattr(os, "O_DIRECTORY", 0)
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 NOT_INHERITED = getattr(os, "O_CLOEXEC", 0)
-"""Flags of `os.open`. A flag that the system lacks is zero. Windows has none of them."""
+"""Flags of `os.open`. A flag that the system lacks is zero. On Windows, all four are zero."""
 
 
 def is_windows() -> bool:
     """Return True on Windows.
 
-    This is a function, because a type checker that sees the comparison itself skips the code for other systems.
+    This is a function, because a type checker evaluates a direct comparison with `sys.platform`, and then does not
+    check the code for other systems.
     """
     return sys.platform.startswith("win")
 
@@ -29,7 +30,7 @@ def is_windows() -> bool:
 def try_lock(descriptor: int) -> bool:
     """Lock an open file until `unlock_and_close`. Return False if another process has the lock.
 
-    On Windows the result is always True, because Windows has no such locks, and no program writes to runs there.
+    On Windows, return True without a lock: Windows lacks `flock`, and no runs are recorded there.
 
     Raises:
         OSError: if the file system does not support locks.
@@ -48,8 +49,8 @@ def try_lock(descriptor: int) -> bool:
 def unlock_and_close(descriptor: int) -> None:
     """Close a file that `try_lock` may have locked.
 
-    To close the file would not be enough: a child process that was just forked shares the lock until it executes its
-    program.
+    Closing the file does not always release the lock: a child process that was just forked shares the lock until it
+    executes its program.
     """
     with contextlib.suppress(ImportError, OSError):
         import fcntl

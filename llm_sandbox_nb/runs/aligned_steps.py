@@ -26,8 +26,8 @@ class AlignedRow:
 def align(runs: Sequence[Sequence[Step]]) -> list[AlignedRow]:
     """Align the steps of all runs in rows, in the order of the first run.
 
-    Steps that match no step of the first run are in further rows, in which the first run has no step. They are aligned
-    in the same way, so that they may match each other.
+    Steps that match no step of the first run are in further rows, in which the first run has no step. These steps are
+    aligned with each other in the same way.
     """
     first, others = runs[0], runs[1:]
     pairs = [_pairs(first, other) for other in others]
@@ -42,10 +42,10 @@ def align(runs: Sequence[Sequence[Step]]) -> list[AlignedRow]:
 
 
 def _pairs(first: Sequence[Step], other: Sequence[Step]) -> tuple[dict[int, Step], dict[int, list[Step]]]:
-    """Match the steps of `other` with the steps of `first`.
+    """Match the steps of `other` with the steps of `first`. Return two mappings by an index in `first`.
 
-    Return the matched steps by their index in `first`, and lists of the other steps by the index in `first` before
-    which they belong.
+    The first mapping has the step of `other` that matches the step at the index. The second mapping has the steps of
+    `other` that match no step and belong before the index.
     """
     matched: dict[int, Step] = {}
     inserted: dict[int, list[Step]] = {}
@@ -68,7 +68,7 @@ def _row(steps: tuple[Step | None, ...]) -> AlignedRow:
 
 
 def called(step: Step) -> str:
-    """Return the calls of a step in a comparable form. For a reply without a call, return its text in such a form."""
+    """Return the calls of a step as JSON, so that steps can be compared. For a step without a call, use its text."""
     if not step.calls:
         return json.dumps(["", step.thought.strip()])
     calls = [

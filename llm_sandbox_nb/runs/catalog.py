@@ -79,7 +79,7 @@ class RunEntry:
 def list_runs(root: Path, most: int | None = None, elsewhere: Iterable[Path] = ()) -> list[RunEntry]:
     """Return the runs below `root` and the runs in the folders `elsewhere`, oldest first.
 
-    If `most` is given, return only the `most` newest runs.
+    If `most` is not None, return only the `most` newest runs.
     """
     folders = _folders(root, elsewhere)
     short = short_ids(folders)
@@ -90,7 +90,7 @@ def list_runs(root: Path, most: int | None = None, elsewhere: Iterable[Path] = (
 
 
 def _folders(root: Path, elsewhere: Iterable[Path]) -> list[Path]:
-    """Return run folders sorted by their names. Names begin with the start time, so the newest folder is the last."""
+    """Return all run folders, the newest last. Their names begin with the start time, so they are sorted by name."""
     return sorted([*run_folders(root), *elsewhere], key=lambda folder: folder.name)
 
 
@@ -149,7 +149,7 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
 
 
 def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None, list[ev.Doubt] | None]:
-    """Return the first event, the end of the run with its score, and the doubts. All are None if there is no end.
+    """Return the first event, the end of the run with its score, and the final doubts. All are None without an end.
 
     These parts of the journal are enough for the row of an ended run.
     """
@@ -196,7 +196,7 @@ def disk_use(folders: Iterable[Path]) -> int:
 
 @dataclass(frozen=True)
 class PrunePlan:
-    """The runs to remove, and the runs that match too but stay, with the reasons why they stay."""
+    """The runs to remove, and the runs that were chosen too but must stay, with the reasons."""
 
     remove: list[RunEntry]
     spared: list[tuple[RunEntry, str]]
@@ -219,8 +219,8 @@ def plan_prune(
 ) -> PrunePlan:
     """Choose runs to remove: runs that are older than `days` and not among the `keep` newest.
 
-    If `days` or `keep` is None, only the other one counts. Runs that are in use or cannot be read stay. Runs from
-    which a remaining run was forked stay too. The age of a run is the time since its last event.
+    If `days` or `keep` is None, only the other limit counts. The age of a run is the time since its last event. Runs
+    that are in use or cannot be read are not removed, and neither are runs from which a remaining run was forked.
     """
     newest = sorted(entries, key=lambda entry: (entry.changed, entry.name))
     named = newest[: max(0, len(newest) - (keep or 0))]

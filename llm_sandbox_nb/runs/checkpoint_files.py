@@ -1,4 +1,4 @@
-"""Files of a run at a checkpoint: read, compared, and restored to `files/`."""
+"""Reading and comparison of a run's files at a checkpoint, and restoring of the run's folder `files/`."""
 
 from __future__ import annotations
 
@@ -66,15 +66,19 @@ class CheckpointFiles:
             return compare(store, store.manifest(a), store.manifest(b))
 
     def manifest(self, checkpoint: str) -> Mapping[str, Entry]:
-        """Return all entries at a checkpoint, by their paths. Raises HistoryError if the checkpoint is not stored."""
+        """Return the entries (files, folders, links) at a checkpoint, by path.
+
+        Raises:
+            HistoryError: if the checkpoint is not stored.
+        """
         with reading_history(self._folder) as store:
             return dict(store.manifest(checkpoint))
 
     def own(self, checkpoint: str, since: str | None = None) -> dict[str, Entry]:
-        """Return all entries at a checkpoint, with changes by others reverted.
+        """Return the entries at a checkpoint by path, like `manifest`, but without changes by others.
 
         Args:
-            since: the newest recorded checkpoint, if others have made all changes between this one and `checkpoint`.
+            since: a recorded checkpoint. All changes between `since` and `checkpoint` count as changes by others.
 
         Raises:
             HistoryError: if a checkpoint is not stored.
@@ -110,7 +114,7 @@ class CheckpointFiles:
     def opened(self, checkpoint: str) -> Iterator[tuple[CheckpointStore, Mapping[str, Entry]]]:
         """Open the history. Yield the store, and all entries at a checkpoint by their paths.
 
-        Even for a run without a container, the paths are those in a container, which begin with the same folder.
+        The paths of a run without a container are changed to those in a container: they begin with `/testbed`.
         """
         sandbox = self._run.trajectory.sandbox
         own_root = sandbox is not None and has_own_root(sandbox.protection.get("isolation"))
@@ -139,7 +143,7 @@ def restore_artifacts(run: RunRecord, checkpoint: str, known: Collection[str] = 
     """Make `files/` equal to the output folder at a checkpoint. Return a sentence for each file that was not restored.
 
     Only results of the run are restored. These are the files that are in `files/` now, that were collected on any
-    branch, or whose names are in `known`. `known` has names in the form in which the journal has them.
+    branch, or whose names are in `known`. The names in `known` have the form of the names in the journal.
     """
     folder, output = run.folder / FILES, f"{_output_of(run)}/"
     names, there = {*known, *collected_names(run.trajectory)}, set(run.files)
@@ -170,7 +174,7 @@ def restore_artifacts(run: RunRecord, checkpoint: str, known: Collection[str] = 
 
 
 def record_artifacts(run: RunRecord, recorder: Recorder, step: int) -> None:
-    """Record the content of `files/` on the branch of HEAD, because late files may be recorded on another branch."""
+    """Record the content of `files/` on the branch of HEAD. Late files may be recorded only on another branch."""
     recorded, here, room = run.trajectory.artifacts, dict(run.files), CollectLimits.all_bytes
     for name, file in here.items():
         if file.size > min(CollectLimits.file_bytes, room):
@@ -205,7 +209,7 @@ def _inside(folder: Path, name: str) -> bool:
 
 
 def _is_same(folder: Path, target: Path, entry: Entry) -> bool:
-    """Return True if a file has the content of `entry`. The digests are compared."""
+    """Return True if the content of `target` has the digests in `entry`."""
     name = target.relative_to(folder)
     if entry.chunks is None or not is_file(folder.parent, folder.name / name):
         return False

@@ -1,4 +1,4 @@
-"""Comparison of runs: their steps side by side, their tokens, cost and time, and their files in the end."""
+"""Comparison of runs: their steps side by side, their tokens, cost and time, and their final files."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Comparison(ComparedRuns[R], AwaitableResult):
 
 
 def compare_runs(runs: Sequence[R], names: Sequence[str] = ()) -> Comparison[R]:
-    """Compare runs. `names` are the names of the runs in the result, by default numbers and folder names.
+    """Compare runs. `names` has a name for each run in the result, by default its number and folder name.
 
     Raises:
         InputError: if there are fewer than two runs.
     """
     if len(runs) < 2:
-        raise InputError("There is one attempt only: name another run to compare this one with.")
+        raise InputError("There is only one attempt: name another run to compare this run with.")
     rows = align([[step for step in run.steps if step.replied] for run in runs])
     named = names or [f"{number}: {run.folder.name}" for number, run in enumerate(runs, 1)]
     totals = [_totals(run, name) for run, name in zip(runs, named, strict=True)]

@@ -1,4 +1,4 @@
-"""Compared runs as data: rows of steps, totals, and the paths that differ in the end."""
+"""Compared runs as data: rows of steps, totals, and the paths of final files that differ."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ComparedRuns(Generic[R]):
     rows: list[AlignedRow]
     totals: list[Totals]
     files: dict[str, ComparedFile] = field(default_factory=dict)
-    """Paths that differ in the end. They may be anywhere in the sandbox."""
+    """The final files that differ, by path. The paths may be anywhere in the sandbox."""
     note: str = ""
     """Reason why files are not compared. Empty if files are compared."""
     others: tuple[str, ...] = ()
@@ -65,6 +65,8 @@ class ComparedRuns(Generic[R]):
 
     def diff(self, path: str, first: int = 0, second: int = 1) -> str:
         """Return the unified diff of a file in two runs, or a sentence that says why there is no diff.
+
+        `first` and `second` are the indexes of the two runs in `runs`.
 
         Raises:
             KeyError: if the path does not differ.

@@ -26,13 +26,13 @@ _LINE_CHARACTERS = 110
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _WRAPS = "white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"
 _MIN_MATCHING_SHARE = 0.4
-"""Minimum share of matching words at which differing words are marked. Below this share, most words would be marked."""
+"""Minimum share of equal words in two texts whose differing words are marked. Below, most words would be marked."""
 _WORDS = {"same": "the same", "results": "other results", "calls": "other calls"}
 _COLOURS = {"same": "transparent", "results": "rgba(255, 193, 7, .25)", "calls": "rgba(244, 67, 54, .18)"}
 
 
 def as_text(made: ComparedRuns[Any]) -> str:
-    """Return a short text with a table of ends and totals, the first different step, and the files that differ."""
+    """Return a short text with a table of answers and totals, the first different step, and the files that differ."""
     names = [total.name for total in made.totals]
     answers = [printable(total.answer) if total.answer else "none" for total in made.totals]
     place = _common_length(answers)
@@ -89,7 +89,7 @@ def _common_length(texts: Sequence[str]) -> int:
 
 
 def _window(text: str, place: int, most: int) -> str:
-    """Return at most `most` characters of a text, including the character at `place`."""
+    """Return at most `most` characters of a text, from a part that includes the character at `place`."""
     start = max(0, min(place - most // 3, len(text) - most + 2)) if len(text) > most else 0
     return _short(f"… {text[start:]}" if start else text, most)
 

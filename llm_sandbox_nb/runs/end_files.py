@@ -36,7 +36,7 @@ class EndFiles:
         """Read the entries at `checkpoint`. Raises HistoryError if the files are not stored."""
         self._reader = CheckpointFiles(run)
         if checkpoint is None or not self._reader.has(checkpoint):
-            raise HistoryError(f"those of {run.folder.name} are not kept.")
+            raise HistoryError(f"the files of {run.folder.name} are not kept.")
         manifest, own = self._reader.manifest(checkpoint), self._reader.own(checkpoint)
         root = _working_directory(run, manifest)
         self.entries = {_under(path, root): entry for path, entry in own.items()}
@@ -49,7 +49,7 @@ class EndFiles:
         return None if entry is None or entry.base else self._described(entry)
 
     def known_state(self, path: str) -> str | None:
-        """Describe a path like `state`. Describe also a path that is as in the image, if the image is known."""
+        """Describe a path like `state`, and also a path that is as in the image if the image's entry is stored."""
         if (state := self.state(path)) or self.hides(path):
             return state
         entry = self._reader.of_image(path)
@@ -67,7 +67,7 @@ class EndFiles:
         return f"{entry.size} bytes, mode {entry.mode:o}, content {content.hexdigest()[:16]}"
 
     def hides(self, path: str) -> bool:
-        """Return True if a file of the image was deleted: its folder is stored as changed, but not the file."""
+        """Return True if a file of the image was deleted. The history then has the changed folder, but not the file."""
         above = self.entries.get(str(PurePosixPath(path).parent))
         return path not in self.entries and above is not None and not above.base
 
@@ -84,7 +84,7 @@ class EndFiles:
 
     @staticmethod
     def differing(files: list[EndFiles]) -> dict[str, ComparedFile]:
-        """Return, by path, the files that differ in more than their times."""
+        """Map paths to the files that differ in more than their times."""
         paths = sorted({path for end in files for path, entry in end.entries.items() if entry.type != "d"})
         found: dict[str, ComparedFile] = {}
         for path in paths:

@@ -1,7 +1,7 @@
 """Execution of a run's coroutines in the event loop of the run's sandbox, from any thread.
 
-Scripts, notebook cells and coroutines use the same methods. In a script or a cell, a method returns the result. In a
-coroutine, a method returns an awaitable. The result can also be awaited, so `await` works everywhere.
+Scripts, notebook cells and coroutines call the same methods of a run. In a script or a cell, a method returns the
+result. In a coroutine, a method returns an awaitable. Results can be awaited too, so `await` works everywhere.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class PendingCall(Generic[T]):
-    """A call that an `await` starts. Before that, any use of the result reports the missing `await`."""
+    """A call that begins when it is awaited. Any use of the result before then reports the missing `await`."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, T]], call: str
@@ -88,7 +88,7 @@ def run_in_loop(
 ) -> T:
     """Execute `work` in `loop`, or in another loop if `loop` is None or does not run.
 
-    Return the result. In a coroutine, return an awaitable instead.
+    Return the result of `work`. If the caller is a coroutine, return an awaitable for the result.
 
     Args:
         call: the expression to await, which the error about a missing `await` names.

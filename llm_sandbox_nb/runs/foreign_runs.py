@@ -20,7 +20,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 
 def foreign_runs(root: Path) -> list[RunEntry]:
-    """Return the runs in the file `root`, or in all files below the folder `root` whose names are those of records.
+    """Return the runs in the file `root`, or in the files below the folder `root` whose names are usual for records.
 
     A file in the same folder as a journal is skipped. A file that cannot be read is listed with the reason.
 

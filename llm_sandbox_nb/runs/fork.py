@@ -1,4 +1,4 @@
-"""Forking of a run, which makes a second run with the same steps up to a step, and with a separate sandbox."""
+"""Forking of a run. A fork is a second run that has the steps of the first up to some step, and a separate sandbox."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 R = TypeVar("R", bound=RunRecord)
 _MAKING = ".being-made"
-"""Name of a file in the folder of a fork that is not complete. The file is removed when the journal exists."""
+"""Name of a file that marks the folder of an incomplete fork. The file is removed when the journal exists."""
 _STALE_SECONDS = 3600.0  # no copy of a run takes that long
 
 
@@ -41,7 +41,7 @@ async def fork(
         isolation, network: options of the new sandbox, if the sandbox of `run` is gone.
 
     Raises:
-        InputError: if the folder cannot be made, or if the isolation or the network must be named.
+        InputError: if the folder cannot be made, or if the caller must name the isolation or the network.
         SandboxError: if no second sandbox can be started.
     """
     remove_unfinished(run.folder.parent)
@@ -52,7 +52,7 @@ async def fork(
         box = await _open(run, folder, destination, {"isolation": isolation, "network": network})
         other = await finish_anyway(asyncio.to_thread(_copied, run, destination, folder))
         _set_context(run, other, box)
-        # if another process writes the journal of `run`, or the disk is full, the fork alone names the other run
+        # if another process writes the journal of `run`, or the disk is full, only the fork records its origin
         with contextlib.suppress(JournalError, JournalNotWrittenError):
             _record_in_parent(run, destination, other)
     except BaseException:
@@ -94,7 +94,7 @@ def _restore_files(run: RunRecord, destination: Destination, other: RunRecord) -
 
 
 def remove_unfinished(parent: Path) -> None:
-    """Remove incomplete folders of forks, which killed processes have left."""
+    """Remove incomplete folders of forks that killed processes have left in `parent`."""
     for mark in parent.glob(f"*/{_MAKING}"):
         with contextlib.suppress(OSError):
             if not (mark.parent / JOURNAL).exists() and time.time() - mark.stat().st_mtime > _STALE_SECONDS:
@@ -106,7 +106,7 @@ def _copy(run: RunRecord, destination: Destination, folder: Path) -> None:
     _copy_folder(run.folder / BLOBS, folder / BLOBS)
     if (run.folder / CHECK_FILES).is_dir():
         _copy_folder(run.folder / CHECK_FILES, folder / CHECK_FILES)
-    # files appear and disappear while the run executes, so `_restore_files` corrects them afterwards
+    # the run may change its files during the copy, so `_restore_files` corrects the copies afterwards
     with contextlib.suppress(FileNotFoundError, shutil.Error):
         _copy_folder(run.folder / FILES, folder / FILES)
     prefix = run.trajectory.at(destination.to).path
@@ -146,7 +146,7 @@ def _copy_folder(source: Path, target: Path) -> None:
 async def _open(
     run: RunRecord, folder: Path, destination: Destination, named: Mapping[str, str | None]
 ) -> Sandbox:
-    """Open a sandbox with the files at the destination and the options of the first run."""
+    """Open a sandbox with the files at the destination and the sandbox options of `run`."""
     assert destination.target is not None
     history = folder / HISTORY
     box = run.context.living()

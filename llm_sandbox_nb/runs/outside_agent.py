@@ -1,8 +1,8 @@
-"""A run that an outside agent drives. The agent's calls are the steps of an ordinary session.
+"""A run of an outside agent, a program that calls tools of the sandbox over MCP. Each call is a step of the run.
 
 The agent replaces the model: each reply of `OutsideModel` is the agent's next call. So journal, checkpoints, card, and
-a person's decisions (pause, approval, rewind) work as in every run. Between two calls, other runs and the person may
-use the sandbox. Changes that they make are recorded as changes by others.
+a person's decisions (pause, approval, rewind) work as in all other runs. Between two calls, other runs and the person
+may use the sandbox. Their changes are recorded as changes by others.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class OutsideAgent:
         """Name of the sandbox, which the agent uses in its calls."""
         self.shared = shared
         self.ready = asyncio.Event()
-        """Event that is set when the sandbox is set up, and when the run has ended."""
+        """`asyncio.Event` that is set when the sandbox is set up, and when the run has ended."""
         self.ended = False
         self.current: OutsideCall | None = None
         self.calls: dict[str, OutsideCall] = {}
@@ -173,7 +173,7 @@ class OutsideAgent:
         self._person_text = ""
         """Messages of the person that the agent has not read yet."""
         self._changed = asyncio.Event()
-        """Event that is set at each event of the run, for tasks that wait for an event."""
+        """`asyncio.Event` that is set each time the run records an event."""
         self.task: asyncio.Task[object] | None = None
 
     @property
@@ -232,7 +232,7 @@ class OutsideAgent:
             raise OutsideError(self._end_reason)
         if len(self._queue) >= _MAX_QUEUED_CALLS:
             raise OutsideError(
-                "Too many calls wait for their turn: wait for the results of earlier ones first."
+                "Too many calls wait for their turn: wait for the results of earlier calls first."
             )
         call = OutsideCall(tool, arguments, client, principal)
         self.calls[call.id] = call
@@ -263,7 +263,7 @@ class OutsideAgent:
         return {"text": text, "data": data, "error": False}
 
     async def withdraw(self, call: OutsideCall) -> None:
-        """End a call. A waiting call is removed, and a running call is interrupted."""
+        """End a call. A queued call is removed, a held call is denied, and a running call is interrupted."""
         if call.done.done():
             return
         if call in self._queue:
@@ -368,7 +368,7 @@ class OutsideAgent:
     # --- the sandbox, which others may use too ---
 
     async def _leave_sandbox(self) -> None:
-        """Wait until the last step is stored completely, and let others use the sandbox."""
+        """Wait until the files of the last step are stored, then let others use the sandbox."""
         session, box = self.run.context.session, self.run.context.living()
         if not self.shared or session is None or box is None:
             return
@@ -403,7 +403,7 @@ class OutsideAgent:
         return True
 
     async def record_others(self) -> None:
-        """Record changes by others, so that a rewind asks before undoing them."""
+        """Record changes by others, so that a rewind asks before it undoes these changes."""
         session, box, folder = self.run.context.session, self.box, self.run.folder
         if session is None or self.current is not None:
             return
@@ -456,7 +456,7 @@ async def start_agent(
     owned: bool = False,
     task: str = TASK,
 ) -> OutsideAgent:
-    """Begin a run that an outside agent drives, in an open sandbox. `agent.task` ends with the run.
+    """Begin a run that an outside agent drives, in an open sandbox. The agent's `task` ends with the run.
 
     Raises:
         InputError: if the folder of the run cannot be made.
@@ -491,7 +491,7 @@ async def start_agent(
 async def run_to_end(
     agent: OutsideAgent, running: Awaitable[object], at_end: Callable[[], Awaitable[object]] | None = None
 ) -> None:
-    """Await the end of a run, then call `at_end`. Failures of the run are not raised, because the record has them."""
+    """Await the end of a run, then call `at_end`. Failures of the run are in the record, so they are not raised."""
     try:
         await running
     except Exception as error:  # noqa: BLE001 - recorded, and shown on the card

@@ -1,7 +1,7 @@
-"""The calls of an outside agent, with the effect of each tool on the agent's sandbox, forks and runs.
+"""Execution of an outside agent's calls: the effect of each tool on the agent's sandbox, forks and runs.
 
 A call that works in the sandbox is a step of the run; see `outside_agent.py`. Inspecting, rewinding and forking are
-not steps. They are operations on a run, which a person can execute too.
+not steps, but operations on the run, which a person can execute too.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from llm_sandbox_nb.trajectory.events import clean_text
 
 Json = dict[str, Any]
 Listeners = Callable[[Run], tuple[Sequence[Listener], Callable[[], Awaitable[object]]]]
-"""Function that takes a fork and returns two things: listeners for the events of the fork's run, and an async function
-that is called when this run has ended."""
+"""Function that takes a fork and returns a pair: listeners for the events of the fork, and an async function that is
+called when the fork has ended."""
 _STEPS = {
     "run_command": ("command", "timeout"),
     "read_file": ("path", "offset", "limit"),
@@ -170,7 +170,7 @@ class OutsideCalls:
             if call is not None and call.principal == caller.principal:
                 return agent, call
         raise OutsideError(
-            "There is no such command_id here: results of ended commands are kept for a while only."
+            "There is no such command_id here: results of ended commands are kept only for a while."
         )
 
     # --- inspection ---
@@ -302,25 +302,25 @@ class OutsideCalls:
             destination = self._destination(run, arguments["to"])
             if destination.target is None:
                 raise OutsideError(
-                    f"The files of {arguments['to']} are not kept: list_checkpoints shows others."
+                    f"The files of {arguments['to']} are not kept: list_checkpoints shows other steps."
                 )
             others = await undone_changes(run, box, destination.target)
             about = hashlib.sha256(json.dumps([destination.to, others.paths]).encode()).hexdigest()
             if others.paths and caller.agreed != about:
                 names = ", ".join(others.paths[:_MAX_NAMES])
                 more = f" and {len(others.paths) - _MAX_NAMES} more" if len(others.paths) > _MAX_NAMES else ""
-                question = f"This rewind would also undo what was changed since {others.by}: {names}{more}."
+                question = f"This rewind would also undo later changes {others.by}: {names}{more}."
                 return {"ask": str(clean_text(question)), "about": about}
             went = await rewind(run, replace(destination, others=True))
             await agent.resume_after_rewind()
-        place = f"after step {went.step}" if went.step else "of the beginning"
+        place = f"after step {went.step}" if went.step else "at the beginning"
         files = plural(went.files, "path was", "paths were")
         text = (
-            f"The files and the shell are those {place} again: {files} put back. The steps after it are kept as an "
-            "earlier attempt. To undo this, call rewind with to=undo."
+            f"The files and the shell are again as {place}: {files} put back. Later steps are kept as an earlier "
+            "attempt. To undo this, call rewind with to=undo."
         )
         if went.others:
-            text += f" This undid what was changed {others.by}: {', '.join(went.others[:_MAX_NAMES])}."
+            text += f" This undid later changes {others.by}: {', '.join(went.others[:_MAX_NAMES])}."
         text = "\n".join([text, *went.problems])
         data = {
             "step": went.step,
@@ -347,7 +347,9 @@ class OutsideCalls:
                 await agent.settled()
                 destination = self._destination(run, arguments.get("from", "now"))
                 if destination.target is None:
-                    raise OutsideError("The files of this step are not kept: list_checkpoints shows others.")
+                    raise OutsideError(
+                        "The files of this step are not kept: list_checkpoints shows other steps."
+                    )
                 other = await fork(run, destination)
             forked = OutsideAgent(other, name, shared=False)
             forked.ready.set()
@@ -408,7 +410,7 @@ class OutsideCalls:
         destination = self._destination(run, point)
         target = destination.target or files_after(run.trajectory, destination.step)
         if target is None or not CheckpointFiles(run).has(target):
-            raise OutsideError("The files of this step are not kept: list_checkpoints shows others.")
+            raise OutsideError("The files of this step are not kept: list_checkpoints shows other steps.")
         return target
 
 

@@ -1,4 +1,4 @@
-"""Specification and sandbox options of an existing run: those that this process knows, or else the recorded ones."""
+"""Specification and sandbox options of an existing run, as this process knows them, or else from the journal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def recorded_spec(
     tools: Iterable[Callable[..., Any]] | None = None,
     mcp_tool: Callable[[Definition], Tool] | None = None,
 ) -> RunSpec:
-    """Return the specification that is in effect on the branch of HEAD, with `model` and without inputs.
+    """Return the specification of a run with all changes up to HEAD, with `model`, and without inputs.
 
     Args:
         tools: the user-defined tools of the run. None stands for the tools that this process knows.
@@ -93,10 +93,7 @@ def recorded_toolbox(run: RunRecord) -> Toolbox:
 
 
 def recorded_shell(run: RunRecord) -> Mapping[str, str]:
-    """Return the setting with which a run records that each command has a new shell.
-
-    Empty if the run has a persistent shell.
-    """
+    """Return the recorded setting that gives each command a new shell. Empty if the run has a persistent shell."""
     settings = run.trajectory.start.settings if run.trajectory.start else {}
     return NEW_SHELLS if NEW_SHELLS.items() <= settings.items() else {}
 
@@ -251,7 +248,7 @@ def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any
     if received and "isolation" not in named and not isolates(options.get("isolation")):
         raise InputError(
             "This run was recorded without isolation, so its commands would run on this machine: name another "
-            'isolation, as in isolation="docker", or isolation="process" if you trust them.'
+            'isolation, as in isolation="docker", or isolation="process" if you trust the commands.'
         )
     found = options | named
     usual = default_network(found.get("isolation"), found.get("profile", PROFILES[0]))
@@ -306,7 +303,7 @@ def _address(value: object) -> str:
 
 
 def _without_lists(options: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options. If a network other than `allow` was chosen, omit allowed hosts and secrets."""
+    """Return `options`. If `named` has a network other than `allow`, leave out allowed hosts and secrets."""
     other = named.get("network", "allow") != "allow"
     return {name: value for name, value in options.items() if not (other and name in ("allow", "secrets"))}
 

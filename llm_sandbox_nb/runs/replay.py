@@ -42,7 +42,7 @@ from llm_sandbox_nb.trajectory.run_folder import RUNS
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
 
 R = TypeVar("R", bound=RunRecord)
-# The second part of each expression takes what cannot match, so that hostile text takes no quadratic time.
+# The second part of each expression matches every other path, so that hostile text does not take quadratic time.
 _SPILL = re.compile(r"((?:/\S*)?/(?:tmp/llm-sandbox|spill)/[0-9a-f]+\.std(?:out|err))|/\S*+")
 _OWN_ROOT = re.compile(r"(/\S*?/llm-sandbox-\w+(?=/))|/\S*+")
 _SHOWN_CHARACTERS = 300
@@ -307,7 +307,7 @@ def _other_files(
         except ValueError:
             return [], set()
         if checkpoint is None:
-            raise HistoryError(f"those of {compared.folder.name} are not kept.")
+            raise HistoryError(f"the files of {compared.folder.name} are not kept.")
         pair.append(EndFiles(compared, checkpoint))
     differing = EndFiles.differing(pair)
     found = [path for path in differing if not any(fnmatch.fnmatch(path, pattern) for pattern in ignored)]

@@ -1,4 +1,4 @@
-"""Resume of a run that has ended, was rewound, forked or killed, or was loaded from its folder."""
+"""Resume of a run that has ended, or that was rewound, forked, killed, or loaded from its folder."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PAUSE_OPTIONS = ("approve", "break_when", "breakpoints", "on_pause", "step")
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """Options of a resume. A value of None changes nothing."""
+    """Options of a resume. An option that is None changes nothing."""
 
     text: str | None = None
     """First message for the model."""
@@ -123,7 +123,7 @@ async def resume(run: R, options: ResumeOptions) -> R:
     checked_on_pause(options.on_pause)
     unused_control(options.control)
     if run.context.living() is not None:
-        _check_limits(spec, trajectory)  # before files change
+        _check_limits(spec, trajectory)  # checked before files change
     await _restore_own_files(run, options)
     recorder = Recorder(run.folder, options.listeners, trajectory)
     try:
@@ -152,7 +152,7 @@ async def resume(run: R, options: ResumeOptions) -> R:
 
 
 def _servers(run: RunRecord, options: ResumeOptions) -> McpServers | None:
-    """Return the MCP servers. Each server starts at its first call. A record alone never starts a program."""
+    """Return the MCP servers, which start at their first calls. Servers that only the record names are left out."""
     known = run.context.spec.servers if run.context.spec is not None else None
     allowed = [options.mcp_allow] if isinstance(options.mcp_allow, str) else options.mcp_allow
     if options.mcp is not None:
@@ -201,7 +201,7 @@ async def _restore_own_files(run: RunRecord, options: ResumeOptions) -> None:
 
 
 def _first_message(trajectory: Trajectory, text: str | None) -> tuple[str, ...]:
-    """Return the first message for the model, or nothing if the conversation can continue without a message."""
+    """Return a tuple with the first message for the model. Empty if the conversation can continue without a message."""
     text = str(ev.clean_text(text or "")).strip()
     finish, start = trajectory.finish, trajectory.start
     if text:
@@ -284,7 +284,7 @@ def _pause_rules(run: RunRecord, known: PauseRules, given: Mapping[str, Any]) ->
 
 
 def _decided(options: ResumeOptions) -> bool:
-    """Return True if a person or a function may be able to decide at a pause."""
+    """Return True if a person or a function may decide at a pause."""
     return options.control is not None or "on_pause" in options.pause or bool(options.listeners)
 
 

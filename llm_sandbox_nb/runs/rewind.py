@@ -1,9 +1,9 @@
 """Preview, rewind and undo of a run, and the changes by others that a rewind would undo.
 
-The order of the actions keeps the record consistent at any instant. First, the current files are stored as a
-checkpoint. The event `rewind.started` names this checkpoint and the target. Then, the files are restored. Finally, the
-event `rewound` moves conversation and files together. If this event is missing, the rewind did not happen, and the
-files of HEAD are those that were stored first.
+The order of the actions keeps the record consistent, even if the process is killed. First, the current files are
+stored as a checkpoint. The event `rewind.started` names this checkpoint and the target. Then, the files are restored.
+Finally, the event `rewound` moves conversation and files together. If this event is missing, the rewind did not happen,
+and the files in the first checkpoint belong to HEAD.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Others:
 
     @property
     def by(self) -> str:
-        """The authors of the changes, as a part of a sentence."""
+        """The authors of the changes in words, such as `by another run ('Make a poster')`."""
         return changed_by(self.runs)
 
 
@@ -86,13 +86,13 @@ class Destination:
 
 @dataclass(frozen=True)
 class Preview(AwaitableResult):
-    """The changes that a rewind would make to files. `incomplete` is a sentence about unknown changes."""
+    """The changes that a rewind would make to files. `incomplete` is a sentence if some changes are not known."""
 
     step: int
     files: tuple[FileChange, ...]
     incomplete: str = ""
     steps_left: int = 0
-    """Number of steps that would become an earlier attempt."""
+    """Number of later steps, which would become an earlier attempt."""
     what: What = "both"
     undoes: Others = NO_OTHERS
     """The changes by others that the rewind would undo."""
@@ -110,7 +110,7 @@ class Preview(AwaitableResult):
         return tuple(change for change in self.files if change.path in self.undoes.paths)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the preview as JSON for the view, which asks for a confirmation before a rewind."""
+        """Return the preview as JSON. With it, the view asks for a confirmation before a rewind."""
         return {
             "step": self.step,
             "what": self.what,
@@ -129,8 +129,8 @@ class Preview(AwaitableResult):
         steps = f", {plural(left, 'step becomes', 'steps become')} an earlier attempt" if left > 0 else ""
         lines = [f"Back to {place}: {paths}{steps}.", *_listed(self.own)]
         if others := self.others:
-            changed = plural(len(others), "path was changed since", "paths were changed since")
-            lines += [f"{changed} {self.undoes.by}. This is undone too:", *_listed(others)]
+            changed = plural(len(others), "path was changed later", "paths were changed later")
+            lines += [f"{changed} {self.undoes.by}. These changes are undone too:", *_listed(others)]
         lines += [self.incomplete] if self.incomplete else []
         lines += [_outside_text(self.outside)] if self.outside else []
         ended = "" if self.what == "conversation" else "Commands that run in the sandbox are ended. "
@@ -184,8 +184,8 @@ class RewindResult(AwaitableResult):
         if self.ready:
             text += f" {ready_text(self.step)}."
         if self.others:
-            changed = f"what was changed {self.undid.by}: {_names(self.others)}"
-            text += f" This undid {changed}. result.undo() brings it back."
+            changed = f"later changes {self.undid.by}: {_names(self.others)}"
+            text += f" This undid {changed}. result.undo() restores them."
         if self.outside:
             text += f" {_outside_text(self.outside)}"
         return " ".join([text, *self.problems])
@@ -326,9 +326,9 @@ async def _check_others(run: RunRecord, box: Sandbox | None, destination: Destin
         )
         place = place if destination.step else "the beginning"
         raise InputError(
-            f"To go back to {place} would also undo what was changed since {changed_by(found.runs)}: "
-            f"{_names(found.paths)}. Nothing was changed. To undo that as well, add others=True (%sandbox: --others); "
-            "result.undo() brings it back."
+            f"To go back to {place} would also undo later changes {changed_by(found.runs)}: {_names(found.paths)}. "
+            "Nothing was changed. To undo these changes too, add others=True (%sandbox: --others); result.undo() "
+            "restores them."
         )
     return found
 
@@ -340,7 +340,7 @@ async def go_back(
     undid: Others = NO_OTHERS,
     other_runs: Sequence[str] = (),
 ) -> RewindResult:
-    """Move the conversation and restore the files. In the record, both are a single change."""
+    """Move the conversation and restore the files. One event `rewound` records both."""
     outside = calls_not_undone(recorder.trajectory, destination.to)
     keep = [destination.target] if destination.target else []
     safety = recorder.trajectory.files if box is None else await box.checkpoint(keep=keep)
@@ -408,7 +408,7 @@ def _names(paths: Sequence[str]) -> str:
 
 
 def changed_by(runs: Iterable[str]) -> str:
-    """Return the authors of changes as a part of a sentence."""
+    """Return the authors of changes in words. `runs` has the tasks of the other runs that made the changes."""
     titles = list(dict.fromkeys(f"'{_title(run)}'" for run in runs))
     if not titles:
         return "by you or by a program that still runs"

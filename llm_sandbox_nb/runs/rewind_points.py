@@ -19,8 +19,8 @@ def end_of_step(trajectory: Trajectory, step: int) -> str:
     """Return the id of the last event of a step. Step 0 stands for the time before the first step.
 
     Raises:
-        ValueError: if the current attempt of `trajectory` does not have the step (the message names the existing
-            steps), or if nothing has happened in the run yet.
+        ValueError: if the current attempt of `trajectory` does not have the step, or nothing has happened in the run
+            yet. The message names the existing steps.
     """
     _check_step(trajectory, step, 0)
     found: str | None = None
@@ -36,7 +36,7 @@ def end_of_step(trajectory: Trajectory, step: int) -> str:
 
 
 def before_calls(trajectory: Trajectory, step: int) -> str:
-    """Return the id of the event that proposes the last call of a step, before a call is decided on or executed.
+    """Return the id of the event that proposes the last call of a step. No call of the step is executed before it.
 
     Raises:
         ValueError: if there is no such step, or the step has no call.
@@ -58,12 +58,12 @@ def before_calls(trajectory: Trajectory, step: int) -> str:
 def files_after(trajectory: Trajectory, step: int, *, before_next: bool = False) -> str | None:
     """Return the checkpoint with the files at the end of a step. None if the files are not stored.
 
-    With `before_next`, return the files just before the next step. Rewinds of only the files or only the conversation
-    can make these files different.
+    With `before_next`, return the files just before the next step. These differ if only the files or only the
+    conversation was rewound in between.
     """
     found: str | None = None
     changed, at = False, trajectory.step_at
-    end = step + before_next  # rewinds of only the files or only the conversation count before this step
+    end = step + before_next  # rewinds of only the files or only the conversation count until this step
     for event in trajectory.path:
         match event:
             case ev.CallStarted(tool="submit"):
@@ -73,9 +73,9 @@ def files_after(trajectory: Trajectory, step: int, *, before_next: bool = False)
             case ev.CallStarted():
                 changed = True
             case ev.Checkpointed(by_others=True) if (event.step or 0) == step:
-                continue  # a later checkpoint with changes by others
+                continue  # files that others changed after the step
             case ev.Checkpointed(after_step=str(own)) if (event.step or 0) == step and at(event.id) >= end:
-                if changed or found is None:  # the checkpoint of the step is on an abandoned branch
+                if changed or found is None:  # the step's own checkpoint is on an abandoned branch
                     found, changed = own or None, False
             case ev.Checkpointed() if (event.step or 0) <= step:
                 found, changed = event.checkpoint, False

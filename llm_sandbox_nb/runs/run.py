@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class ClosedSandbox(AwaitableResult):
-    """Result of `Run.close`. A cell shows the result as a line, and the result can be awaited."""
+    """Result of `Run.close`, which can be awaited. A cell shows the result as a sentence."""
 
     def __repr__(self) -> str:
         return "The sandbox of the run is closed; its files are kept."
@@ -191,16 +191,16 @@ class Run(RunRecord, AwaitableResult):
             text: a message for the model before it continues. A message is needed if the model has submitted.
             model: another model, for the rest of the run.
             settings, limits: a `ModelSettings` and a `RunLimits`, or mappings with the changed values.
-            sandbox: an open sandbox to work in. By default, the run works in its own sandbox, or in a new one with the
-                run's files if its own is closed. If a notebook's cell opened the sandbox with `await`, await this call
-                too, because the run works in the cell's event loop.
-            isolation, network, allow, secrets: options of a new sandbox, by default as before. For a run that was
-                loaded from its folder, `"process"`, an open network that is not the default, allowed hosts and secrets
-                must be named.
+            sandbox: an open sandbox to work in. By default, the run works in its own sandbox, or in a new sandbox with
+                its files if its own sandbox is closed. If a notebook's cell opened the sandbox with `await`, await this
+                call too, because the run works in the cell's event loop.
+            isolation, network, allow, secrets: options of a new sandbox, by default as before. If the run was loaded
+                from its folder, these must be given again: `"process"`, an open network that is not the default,
+                allowed hosts and secrets.
             api_base, api_key: address and key of the model, if the run was loaded from its folder.
             tools, doubts: user-defined tools and rules of the run, if the run was loaded from its folder; see `solve`.
-            mcp, mcp_allow: MCP servers of the run, if the run was loaded from its folder, and servers and tools whose
-                calls need no approval; see `solve`.
+            mcp: MCP servers of the run, if the run was loaded from its folder; see `solve`.
+            mcp_allow: servers and tools whose calls need no approval; see `solve`.
             retries: only for an ended run; see `solve`.
             check, check_files, check_tries, check_timeout: only for an ended run; see `solve`. By default, the run
                 keeps its check.
@@ -216,7 +216,7 @@ class Run(RunRecord, AwaitableResult):
         """
         if text is not None and not isinstance(text, str):
             raise InputError(
-                f"The first argument of resume() is a text for the model, not {text!r:.80}: give the others by name."
+                f"The first argument of resume() is a text for the model, not {text!r:.80}: give the rest by name."
             )
         if unknown := sorted(more.keys() - {*PAUSE_OPTIONS, *OPTION_DEFAULTS}):
             known = ", ".join((*PAUSE_OPTIONS, *OPTION_DEFAULTS))
@@ -325,7 +325,7 @@ class Run(RunRecord, AwaitableResult):
         isolation: str | None = None,
         network: str | None = None,
     ) -> Run:
-        """Make a second run that begins with a copy of this run up to `step`, in its own folder and sandbox.
+        """Make a second run that begins with a copy of this run up to `step`, in a separate folder and sandbox.
 
         Both runs can resume, even at the same time. `close()` of the second run ends its sandbox.
 
@@ -390,8 +390,8 @@ class Run(RunRecord, AwaitableResult):
             ignore: regular expressions of expected differences in observations, such as `r"pid \d+"`.
             options: `ignore_files` are patterns of paths that are not compared. `inputs` are files for the input
                 folder, if the record has none. `tools` are the run's user-defined tools, if the run was loaded from its
-                folder. `isolation`, `network`, `image`, ... describe another sandbox than the run had. For a run that
-                was loaded, `"process"` and an open network that is not the default must be named.
+                folder. `isolation`, `network`, `image`, ... describe a sandbox that differs from the run's. For a run
+                that was loaded, `"process"` and an open network that is not the default must be named.
 
         Raises:
             InputError: if an expression is invalid, or there is nothing to execute.
@@ -500,7 +500,7 @@ class Run(RunRecord, AwaitableResult):
         return RunFiles(self.folder / FILES, ShownFile)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Display:
-        """Return the card. Return only a text if the cell shows the card already."""
+        """Return the card, or only a text if the cell shows the card already."""
         return ({"text/plain": repr(self)}, {}) if self.context.shown else run_display(self)
 
     def __repr__(self) -> str:

@@ -58,7 +58,7 @@ class LiveCard(Protocol):
 
 
 class LiveCards:
-    """Factory of the live cards of `solve`. A notebook sets `make`, and a script shows no cards."""
+    """Factory of the live cards of `solve`. Only a notebook sets `make`, so a script shows no cards."""
 
     make: ClassVar[Callable[[bool | None], Awaitable[LiveCard | None]] | None] = None
 
@@ -129,9 +129,9 @@ async def solve(
         sandbox: an open sandbox to work in, or an awaitable that returns one. The sandbox stays open afterwards. If
             its isolation is `"process"`, `isolation` must name this isolation.
         inputs: files for the input folder: a path, several paths, or a mapping of names to contents, which can be
-            paths, bytes or data frames, as in `{"data.csv": frame}`. From a folder, the content is copied.
-        files_of: a run whose files the sandbox gets first. These are the files that the run began with, or in the form
-            `(run, 4)`, the files at the end of a step. All other files of the sandbox are removed.
+            paths, bytes or data frames, as in `{"data.csv": frame}`. If a path is a folder, its content is copied.
+        files_of: a run whose files the sandbox gets first: the files that this run began with. `(run, 4)` stands for
+            the files at the end of step 4. All other files of the sandbox are removed.
         output_dir: folder of runs. The run's folder is `<output_dir>/<name>/<time>-<id>`.
         prompt_config: a YAML file; see `prompts/general.yaml`.
         prompts: `"own"` for the prompts of this package, or `"original"` for the prompts of the paper's package, which
@@ -140,21 +140,21 @@ async def solve(
             `ModelSettings`.
         retries: see `RetryPolicy`.
         command_timeout: timeout in seconds for a command, if the model names no timeout.
-        nudges: number of replies in a row without a call that are answered with a request for a call. One more such
-            reply ends the run with `answered` or `no_answer`. With `"all"`, only a limit ends the run, as in
+        nudges: number of times in a row that a reply without a call is answered with a request for a call. One more
+            such reply ends the run with `answered` or `no_answer`. With `"all"`, only a limit ends the run, as in
             benchmarks.
-        tool_calls: `"native"` calls, calls written as `"text"`, or `"auto"`. `"auto"` uses native calls, and text if
-            native calls fail or are known to fail with the model.
+        tool_calls: form of the calls: `"native"`, `"text"` for calls that the model writes as text, or `"auto"`.
+            `"auto"` uses native calls, and text if native calls fail or are known to fail with the model.
         same_failures: number of times in a row that the same call may fail before the run ends with `repeated`.
             0 means that there is no limit.
-        remind: True to explain once how to save a result, if the model submits without a saved file and an answer.
-        context: form of a conversation that fills three quarters of the model's context. `"mask"` shortens each old
-            output to one line. `"summary"` replaces old steps by a summary that the model writes. `"full"` sends the
-            whole conversation until it no longer fits.
+        remind: True to explain once how to save a result, if the model submits with neither a file nor an answer.
+        context: form in which a conversation is sent once it fills three quarters of the model's context. `"mask"`
+            shortens each old output to one line. `"summary"` replaces old steps by a summary that the model writes.
+            `"full"` sends the whole conversation until it no longer fits.
         check: a command that checks the result after the model has submitted, or a function of the run that returns
-            true or false, a number or a text. Exit code 0 of the command passes. The command runs in a sandbox of its
-            own with a copy of the model's folders, so that the model can neither see nor change the command.
-            `run.checks` has the verdicts.
+            true or false, a number or a text. The check passes if the command exits with 0. The command runs in a
+            separate sandbox with a copy of the model's folders, so that the model can neither see nor change the
+            command. `run.checks` has the verdicts.
         check_files: files that only the check gets, in the form of `inputs`. The command of the check runs in the
             folder of these files.
         check_tries: maximum number of checks of the result. After each failed check except the last, the model reads
@@ -167,20 +167,20 @@ async def solve(
             A person approves each call.
         mcp_allow: servers and tools (`server__tool`) whose calls need no approval. All other calls are refused if no
             person can approve them.
-        doubts: your own rules, which are functions that get the record at the end and return doubts about the result.
+        doubts: your own rules: functions that get the record at the end, and return doubts about the result.
         api_base, api_key: address of the model, and its key. The key is never written to a file.
         listeners: functions that are called with every event, including transient events.
         on_run: function that is called with the run as soon as the run's folder exists.
-        control: object that can pause and stop the run, and send messages to the model. It is also in `run.control`. A
-            run that the control stops is returned with the stop reason `interrupted`.
+        control: object that can pause and stop the run, and send messages to the model; also `run.control`. A run that
+            the control stops is returned with the stop reason `interrupted`.
         step: True to pause before the first call, then at each call and observation.
         breakpoints: expressions such as `"tool == 'execute_bash' and 'rm ' in command"`; see `breakpoints`.
-        break_when: functions that get a `Moment`, which is a pending or a finished call, and return True to pause.
-        approve: `"ask"` pauses before every call, `"edits"` before every command, `"auto"` never pauses.
+        break_when: functions that get a `Moment` (a pending or finished call), and return True to pause.
+        approve: `"ask"` pauses before every call, `"edits"` before every call except edits and submit, `"auto"` never.
         on_pause: reaction to a pause: a function of the run, `"stop"` or `"continue"`; see `OnPause`. By default, the
             run waits for its control.
         show: True if a notebook's cell shows the live card. None if the setting `show` decides. A script shows no card.
-        more: options of `RunOptions` that are no parameters of `solve`.
+        more: the options of `RunOptions` that are not listed here.
 
     Raises:
         InputError, ModelError: if the task is empty, an input or a key is missing, a script or a provider does not
@@ -194,7 +194,7 @@ async def solve(
     if not isinstance(task, str):
         raise InputError(f"The task is a text, not {task!r:.80}.")
     if not task.strip():
-        raise InputError("The task is empty: write what the model shall do.")
+        raise InputError("The task is empty: write what the model should do.")
     servers = McpServers.from_names(mcp, mcp_allow)
     starting, provenance = _starting_files(files_of)
     asked = _model(model, api_base, api_key)
@@ -300,7 +300,7 @@ def _isolation(sandbox: Sandbox | Awaitable[Sandbox] | None, asked: str) -> str 
 
 
 def _starting_files(files_of: Run | tuple[Run, int] | None) -> tuple[StartingFiles | None, dict[str, str]]:
-    """Return the files to begin with, and a setting for the record that names their origin."""
+    """Return the first files of the sandbox, and a setting for the record that names their origin."""
     if files_of is None:
         return None, {}
     run, step = files_of if isinstance(files_of, tuple) else (files_of, 0)

@@ -1,4 +1,4 @@
-"""Runs that an outside agent starts in a sandbox with `start_run`, `get_run` and `stop_run`."""
+"""Runs that an outside agent starts, follows and stops with the tools `start_run`, `get_run` and `stop_run`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RunRequest:
 
 
 Starter = Callable[[RunRequest, Listener, Callable[[Run], None]], Awaitable[object]]
-"""Function that executes a run to its end, like a cell, and calls its last argument as soon as the run's folder
+"""Function that executes a run to its end, as a cell does. It calls its last argument as soon as the run's folder
 exists."""
 
 

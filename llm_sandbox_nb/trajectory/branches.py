@@ -1,4 +1,8 @@
-"""The tree of a journal's events, and its branches."""
+"""The tree of a run's events, and its branches.
+
+As in git, HEAD is the event that the next event follows. A rewind moves HEAD to an older event, where a second branch
+can begin.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ _MARK_KINDS = frozenset(
         "check.started", "checked", "connection",
     }
 )  # fmt: skip
-"""Kinds of events that record actions on the run, not actions of the run. Such events alone do not make a branch."""
+"""Kinds of events that record an action on the run, such as a note. Such events alone do not make a branch."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +29,9 @@ class Branch:
     fork: str | None
     """Id of the last event that this branch shares with the branch of HEAD. None for the branch of HEAD itself."""
     step: int
-    """Number of the last step that this branch shares with the branch of HEAD. The last step, if `head` is True."""
+    """Number of the last step that this branch shares with the branch of HEAD. Equal to `steps` if `head` is True."""
     steps: int
-    """Number of the last step."""
+    """Number of the last step of this branch."""
     head: bool
     """True for the branch of HEAD, which new events extend."""
 
@@ -40,13 +44,13 @@ class Tree:
         self._parents: dict[str, str | None] = {}
         self._steps: dict[str, int] = {}
         self._facts: dict[str | None, list[ev.Facts]] = {}
-        """Facts about steps, by the id of the event that they follow. Facts are not nodes of the tree."""
+        """Facts (step summaries, doubts) by the id of the event that they follow. Facts are not nodes of the tree."""
 
     def __contains__(self, id: str | None) -> bool:
         return id in self._events
 
     def add(self, event: ev.Event, parent: str | None) -> None:
-        """Add `event`, which follows `parent`. An event with a known id is ignored."""
+        """Add `event` after the event with the id `parent`. Ignore an event whose id is known."""
         if event.id in self._events:
             return
         self._events[event.id] = event
@@ -56,7 +60,7 @@ class Tree:
         self._steps[event.id] = step if isinstance(step, int) else before
 
     def annotate(self, facts: ev.Facts, parent: str | None) -> None:
-        """Add facts that follow the event `parent`."""
+        """Add facts after the event with the id `parent`."""
         self._facts.setdefault(parent, []).append(facts)
 
     def path(self, tip: str | None) -> list[ev.Event]:
@@ -73,7 +77,7 @@ class Tree:
         return self._parents[id]
 
     def step(self, id: str | None) -> int:
-        """Return the step number of an event. Outside a step, return the number of the previous step, or 0."""
+        """Return the number of the step of an event. For an event between steps, return the previous step, or 0."""
         return 0 if id is None else self._steps[id]
 
     def branches(self, head: str | None) -> list[Branch]:
@@ -89,8 +93,8 @@ class Tree:
     def _branch(self, tip: str, on_head: set[str], forks: dict[str, str | None], head: bool) -> Branch:
         """Return the branch that ends with `tip`.
 
-        `forks` maps each visited event to the last event that its branch shares with the branch of HEAD, so that no
-        event is visited twice.
+        `forks` maps each visited event to the last event that its branch shares with the branch of HEAD. So no event is
+        visited twice.
         """
         fork: str | None = tip
         passed = []
@@ -109,9 +113,9 @@ class Tree:
         return id
 
     def _tips(self) -> list[str]:
-        """Return the id of the last event of each branch. Events of `_MARK_KINDS` at the end are left out.
+        """Return for each branch the id of its last event, without the events of `_MARK_KINDS` at its end.
 
-        However, if a checkpoint directly follows the last event, the id of the checkpoint is returned.
+        If a checkpoint directly follows that last event, return the id of the checkpoint instead.
         """
         lead_on: set[str | None] = set()
         named: dict[str | None, str] = {}

@@ -1,8 +1,9 @@
 """Folding of a long run's uneventful steps into one row, such as "2-30: 29 reads, nothing changed".
 
-Readers look for failures, decisions, doubts, and the end, so steps with these are not folded. Only repetitions of the
-same failure are folded. In a run that fits on a screen, no step is folded. `labextension/src/view/calm-steps.ts` has
-the same rules. tests/data/runs.json tests both.
+Readers look for failures, decisions, doubts and the end of the run, so each step with such an event has a row of its
+own. Only repetitions of the same failure share a row. In a run that fits on a screen, no step is folded.
+
+`labextension/src/view/calm-steps.ts` implements the same rules. The cases in tests/data/runs.json test both files.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from llm_sandbox_nb.trajectory.step_line import (
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
 CALM: Final = {"fits": 12, "least": 3, "newest": 3, "names": 2}
-"""Limits. `fits`: rows that fit on a screen. `least`: minimum number of steps in a folded row. `newest`: steps at the
-end of a live run that are not folded. `names`: maximum number of files that a row names."""
+"""Limits. `fits`: number of rows that fit on a screen. `least`: minimum number of steps in a folded row. `newest`:
+number of steps at the end of a live run that are not folded. `names`: maximum number of files that a row names."""
 
 LEVELS: Final = ("read", "change", "save")
-"""Kinds of steps, in the order in which they are folded. The next kind is folded only if the rows still do not fit."""
+"""Kinds of steps that can be folded. Steps that only read are folded first. If the rows still do not fit on a screen,
+steps that changed files are folded too, and finally steps that saved files."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,10 @@ def step_rows(trajectory: Trajectory, *, live: bool) -> list[Step | CalmSteps]:
 
 
 def _kind(steps: Sequence[Step], place: int, root: str) -> str:
-    """Return the kind of a step.
+    """Return the kind of the step at the index `place`.
 
-    The kind is one of `LEVELS`, `same` after a step with the same failure, or empty if the step has a row of its own.
+    The kind is one of `LEVELS`, or `same` if the step before has the same failure. The kind of a step that needs a row
+    of its own is empty.
     """
     step = steps[place]
     first = step.calls[0] if step.calls else None
@@ -100,7 +103,7 @@ def changed_names(step: Step) -> list[str]:
 
 
 def _edited(tool: str, values: dict[str, Any]) -> str:
-    """Return the path of an edited file. Empty if the call is not an edit."""
+    """Return the path of the file that a call edited. Empty if the call is not an edit."""
     path = values.get("path")
     edits = tool_kind(tool) == "edit" and values.get("command") != "view"
     return path if edits and isinstance(path, str) else ""
@@ -110,7 +113,7 @@ def _folded(steps: Sequence[Step], kinds: Sequence[str]) -> list[Step | CalmStep
     rows: list[Step | CalmSteps] = []
     for kind, places in groupby(range(len(steps)), key=lambda place: kinds[place]):
         group = [steps[place] for place in places]
-        # the first step with this failure has a row of its own before the group
+        # the first step with this failure counts too, but has a row of its own before the group
         least = CALM["least"] - 1 if kind == "same" else CALM["least"]
         if kind and len(group) >= least:
             tokens = sum(step.usage.total_tokens for step in group if step.usage)

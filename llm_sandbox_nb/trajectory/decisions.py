@@ -1,6 +1,6 @@
-"""A person's decisions about a run. REST, the prompt, the magics and Python use the same form.
+"""A person's decisions about a run. REST, the terminal, the magics and Python use the same form.
 
-A decision is a JSON object with `action` and the fields of that action.
+A decision is a JSON object with `action` and the fields of that action. `?` marks a field that can be left out.
 
     {"action": "pause" | "stop" | "undo"}
     {"action": "say", "text": T}
@@ -80,7 +80,7 @@ class _CallDecision(_Decision):
 
 
 class PauseDecision(_Decision):
-    """Pause before the next request, call or observation."""
+    """Pause before the next request, call or observation, whichever is first."""
 
     action: Literal["pause"] = "pause"
 

@@ -1,8 +1,8 @@
-"""The events of a run. All displays, scores and debugging of a run use its events alone.
+"""The events of a run. The card, the score and the debugger of a run read nothing but its events.
 
-An event is written once and never changed. `parent` is the id of the preceding event, so that branches form a tree.
-`trajectory.py` here and `trajectory/fold.ts` in the view read the events. labextension/generate-events.py writes the
-types of the view.
+An event is written once and never changed. `parent` is the id of the event before it. After a rewind, two events may
+have the same parent, so the events form a tree. `trajectory.py` in Python and `trajectory/fold.ts` in the browser build
+the steps of a run from its events. labextension/generate-events.py writes the TypeScript types of the events.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from pydantic import (
 from pydantic_core import PydanticSerializationError
 
 SCHEMA_VERSION = 2
-"""Version of the events that this package writes. Version 1 lacks `step.facts`, and `before`, `after` and `background`
-of `call.finished`. A reader adds these fields (`older.py`), and missing facts and doubts (`facts.py`)."""
+"""Version of the events that this package writes. Version 1 has no events `step.facts`, and its events `call.finished`
+have no fields `before`, `after` and `background`. A reader adds the fields (see `older.py`) and the events (see
+`facts.py`)."""
 
 StopReason = Literal[
     "submitted", "answered", "steps", "tokens", "total_tokens", "cost", "time",
     "interrupted", "model_error", "sandbox_lost", "error", "no_answer", "refused", "repeated",
 ]  # fmt: skip
 """Reason of a run's end. `tokens`: the conversation reached its token limit. `total_tokens`: all requests together
-reached the limit on all tokens. `answered`: the model returned text without a tool call too often in a row.
+reached the limit on tokens. `answered`: the model returned text without a tool call too often in a row.
 `no_answer`: the model returned neither text nor a call. `refused`: the model or its provider refused to answer.
 `repeated`: the same call failed too often in a row."""
 
@@ -61,13 +62,13 @@ class EventBase(EventModel):
     id: str = Field(default_factory=new_id)
     """16 hexadecimal digits, unique over all runs."""
     parent: str | None = None
-    """Id of the event that this event follows. None stands for the event at HEAD."""
+    """Id of the event that this event follows. None stands for the event at HEAD, usually the newest event."""
     time: float = Field(default_factory=time.time, ge=0, le=MAX_TIME_SECONDS, allow_inf_nan=False)
     """Time of the event in seconds since the epoch."""
 
 
 class Blob(EventModel):
-    """Bytes that are in the file `blobs/<sha256>` next to the journal, because they are too many or not UTF-8."""
+    """Data in the file `blobs/<sha256>` next to the journal, because the data is too long or not UTF-8 text."""
 
     sha256: str
     """SHA-256 of the bytes, as hexadecimal digits."""
@@ -170,7 +171,7 @@ class ShownInstead(EventModel):
     """A message whose content is replaced when the conversation is sent."""
 
     at: int
-    """Index of the message in the conversation before the event, counted from 0."""
+    """Index of the message in the conversation as it was before the event `context.reduced`, counted from 0."""
     content: str
     """The content that is sent instead."""
 
@@ -224,7 +225,7 @@ class SandboxReady(EventBase):
     sandbox_id: str
     """Id of the sandbox."""
     protection: dict[str, Any]
-    """The protection of the host that the engine reports."""
+    """The isolation, network and limits of the sandbox, as its engine reports them."""
     start_time: float
     """Seconds that the sandbox took to start."""
     root: str | None = None
@@ -232,7 +233,7 @@ class SandboxReady(EventBase):
 
 
 class MessageAdded(EventBase):
-    """A system or user message joined the conversation."""
+    """A system or user message was added to the conversation."""
 
     kind: Literal["message"] = "message"
     message: dict[str, Any]
@@ -278,7 +279,8 @@ class ModelFailed(EventBase):
     retry_in: float | None = None
     """Seconds until the next attempt. None if no further attempt is made."""
     learned: dict[str, Any] = Field(default_factory=dict)
-    """Everything that was learned from the server's refusals so far. Empty if this refusal taught nothing new."""
+    """All limits and quirks of the server that its refusals have shown so far. Empty if this refusal showed nothing
+    new."""
 
 
 class ModelReplied(EventBase):
@@ -288,14 +290,14 @@ class ModelReplied(EventBase):
     step: int
     """Step number, counted from 1."""
     message: dict[str, Any]
-    """The assistant message that later requests send in the history."""
+    """The reply as a message, in the form in which later requests send it."""
     reasoning: str | None = None
     """The reasoning of the model. None if the server returned no reasoning."""
     usage: Usage | None = None
     """Tokens and cost of the reply. None if they are not known."""
     finish_reason: str | None = None
-    """The reason that the server sent. `cut_off`: the server sent no reason, because this reply and the next attempt
-    broke off."""
+    """The server's reason for the end of the reply. `cut_off`: the server sent no reason, because this reply broke off,
+    and so did the next attempt."""
     model_time: float = 0.0
     """Seconds from the request to the end of the reply."""
     response_id: str | None = None
@@ -352,7 +354,7 @@ class ContextReduced(EventBase):
 
 
 class CallProposed(EventBase):
-    """A tool call of a reply."""
+    """A tool call that the model proposes in a reply."""
 
     kind: Literal["call.proposed"] = "call.proposed"
     step: int
@@ -390,7 +392,7 @@ class CallOutput(EventBase):
     stream: Literal["stdout", "stderr"]
     """Stream of the output."""
     text: str
-    """The next piece of output."""
+    """The next piece of the output."""
 
 
 class FileDiff(EventModel):
@@ -425,9 +427,9 @@ class CallFinished(EventBase):
     observation: str
     """The text that is shown to the model: `before`, the result, and `after`."""
     before: str = ""
-    """Text before the result, which says that a person changed the call."""
+    """Text before the result. The text says that a person changed the call."""
     after: str = ""
-    """Text after the result, with the number of remaining steps and advice."""
+    """Text after the result: the number of remaining steps, and advice."""
     error: str | None = None
     """Short name of a fault of the call itself, such as `bad_arguments` or `interrupted`."""
     exit_code: int | None = None
@@ -447,7 +449,7 @@ class CallFinished(EventBase):
     duration: float = 0.0
     """Duration of the call in seconds."""
     notice: str = ""
-    """A sentence about an event in the shell, such as its restart."""
+    """A sentence for the model about the shell, such as that the shell was started again."""
     changes: list[FileDiff] = Field(default_factory=list)
     """Changed files."""
     changes_incomplete: str = ""
@@ -469,7 +471,7 @@ class CallFinished(EventBase):
 class StepFacts(EventBase):
     """The summary of a step, written after the step has ended. A later summary of the step replaces an earlier one.
 
-    The facts belong to the event before them, on every branch that has this event. No event follows them.
+    The facts belong to their event `parent`, on every branch that has this event. No event has facts as its parent.
     """
 
     kind: Literal["step.facts"] = "step.facts"
@@ -507,9 +509,10 @@ class Doubt(EventModel):
 
 
 class DoubtsFound(EventBase):
-    """Doubts about a call. If `final` is True, all doubts about the run, worst first, which replace earlier doubts.
+    """Doubts about a call, or all doubts about the run if `final` is True. Final doubts replace all earlier doubts.
 
-    Like `step.facts`, doubts belong to the event before them, and no event follows them.
+    The first of the final doubts is the worst. Like `step.facts`, doubts belong to their event `parent`, and no event
+    has doubts as its parent.
     """
 
     kind: Literal["doubts"] = "doubts"
@@ -546,7 +549,7 @@ class ArtifactSkipped(EventBase):
 
 
 class ArtifactRemoved(EventBase):
-    """A file that had been copied to `files/` is gone from the output folder, so its copy was removed too."""
+    """The copy of a file in `files/` was removed, because the file is gone from the output folder."""
 
     kind: Literal["artifact.removed"] = "artifact.removed"
     step: int | None = None
@@ -556,9 +559,10 @@ class ArtifactRemoved(EventBase):
 
 
 class ConnectionMade(EventBase):
-    """A connection of a sandbox whose network is an allow-list has ended, was refused, or failed.
+    """A connection out of the sandbox has ended, was refused, or failed.
 
-    The number of these events in a step is limited. `more` of the last event counts the connections without an event.
+    Connections are recorded only if the network of the sandbox is an allow-list. The number of these events in a step
+    is limited. `more` of the last event counts the connections without an event.
     """
 
     kind: Literal["connection"] = "connection"
@@ -633,11 +637,11 @@ class CallHeld(EventBase):
     text: str = ""
     """The reason in words, such as the breakpoint that matched."""
     hosts: list[str] = Field(default_factory=list)
-    """Hosts, as HOST:PORT, that the allow-list refused to the call. A person can allow these hosts."""
+    """Hosts, as HOST:PORT, to which the call could not connect because of the allow-list. A person can allow them."""
 
 
 class CallDecided(EventBase):
-    """A person's decision on a held call. `call.proposed` has the call that the model proposed."""
+    """A person's decision on a held call. The call as the model proposed it is in the event `call.proposed`."""
 
     kind: Literal["call.decided"] = "call.decided"
     step: int
@@ -693,9 +697,9 @@ class Checkpointed(EventBase):
     checkpoint: str
     """Id of the checkpoint."""
     files: int = 0
-    """Number of paths that changed since the preceding checkpoint."""
+    """Number of paths that have changed since the preceding checkpoint."""
     size: int = 0
-    """Bytes that were newly stored."""
+    """Number of bytes that were added to the history."""
     duration: float = 0.0
     """Seconds that the checkpoint took."""
     incomplete: str = ""
@@ -705,8 +709,9 @@ class Checkpointed(EventBase):
     other_runs: list[str] = Field(default_factory=list)
     """Tasks of the other runs that have used the sandbox since the preceding checkpoint, if `by_others` is True."""
     after_step: str | None = None
-    """Id of the checkpoint with the files that `step` left, if a rewind of only the conversation kept later files.
-    Empty if the files that `step` left are not stored."""
+    """Id of the checkpoint with the files at the end of `step`. None if `checkpoint` itself has these files. After a
+    rewind of only the conversation, `checkpoint` has later files. Empty if the files at the end of `step` are not
+    stored."""
 
 
 class RewindStarted(EventBase):
@@ -720,15 +725,15 @@ class RewindStarted(EventBase):
     what: Literal["both", "files", "conversation"] = "both"
     """The parts of the run that are rewound."""
     target: str | None = None
-    """The checkpoint that is restored."""
+    """Id of the checkpoint whose files are restored."""
     safety: str | None = None
-    """The checkpoint that was made before the rewind. `undo` restores this checkpoint."""
+    """Id of the checkpoint that was made before the rewind. `undo` restores the files of this checkpoint."""
     other_runs: list[str] = Field(default_factory=list)
     """Tasks of the other runs that have used the sandbox since this run's newest checkpoint."""
 
 
 class Rewound(EventBase):
-    """The rewind is done. Unless only files were restored, the next event has `to` as its parent."""
+    """The rewind is done. If the conversation was rewound, the next event has `to` as its parent."""
 
     kind: Literal["rewound"] = "rewound"
     to: str
@@ -738,13 +743,13 @@ class Rewound(EventBase):
     what: Literal["both", "files", "conversation"] = "both"
     """The parts of the run that were rewound."""
     target: str | None = None
-    """The checkpoint that was restored."""
+    """Id of the checkpoint whose files were restored."""
     safety: str | None = None
-    """The checkpoint that was made before the rewind. `undo` restores this checkpoint."""
+    """Id of the checkpoint that was made before the rewind. `undo` restores the files of this checkpoint."""
     undo_of: str | None = None
     """Id of the rewind that this one undoes."""
     restored: int = 0
-    """Number of paths that were restored. 0 if the run had no sandbox, so that the files are restored later."""
+    """Number of paths that were restored. 0 if the run had no sandbox: the files are restored when it resumes."""
 
 
 class Forked(EventBase):
@@ -758,7 +763,7 @@ class Forked(EventBase):
     step: int
     """Number of the last shared step."""
     checkpoint: str | None = None
-    """The checkpoint with the files that the new run began with."""
+    """Id of the checkpoint with the files that the new run began with."""
 
 
 class Continued(EventBase):
@@ -800,27 +805,27 @@ class Checked(EventBase):
     output: Text = ""
     """Standard output and standard error of the command together, or the reason why the function failed."""
     left_out: list[str] = Field(default_factory=list)
-    """A sentence for each of the model's files that was not passed to the check."""
+    """For each of the model's files that the check did not get, a sentence with the reason."""
 
 
 class Rewarded(EventBase):
-    """The reward of a rollout in training, recorded after all runs of the group have ended."""
+    """The reward of the run in training, recorded after all runs of its group have ended."""
 
     kind: Literal["rewarded"] = "rewarded"
     training_step: int
     """Number of the training step."""
     group: str
-    """The row of the data set on which the runs of the group worked."""
+    """The row of the data set with the task on which all runs of the group worked."""
     reward: float | None = None
     """The reward. None if the run could not be scored, so that the training leaves the run out."""
     advantage: float | None = None
-    """Advantage over the other runs of the group."""
+    """The advantage of the run over the other runs of its group, computed from their rewards."""
     detail: str = ""
     """The scorer's explanation."""
 
 
 class RunFinished(EventBase):
-    """The end of a run. Only a score, a reward, or an event of a resume can follow."""
+    """The end of a run. Later events are about the ended run: a score, a reward, a rewind, a fork or a resume."""
 
     kind: Literal["run.finished"] = "run.finished"
     stop_reason: StopReason
@@ -832,7 +837,7 @@ class RunFinished(EventBase):
     """Tokens and cost of the run."""
     steps: int = 0
     wall_time: float = 0.0
-    """Duration of the run in seconds, with the parts before a resume, without pauses."""
+    """Duration of the run in seconds. Parts before a resume are included, and pauses are not."""
     without_answer: bool = False
     """True if the model submitted without a saved file and without an answer, in spite of a reminder."""
     check: Verdict | None = None
@@ -853,9 +858,9 @@ KnownEvent = (
 )  # fmt: skip
 Event = KnownEvent | UnknownEvent
 Facts = StepFacts | DoubtsFound
-"""Events about other events. No event follows such an event, and HEAD does not move to such an event."""
+"""Events about other events. They are on no branch: no event has facts as its parent, and HEAD is never at facts."""
 TRANSIENT = frozenset({"model.delta", "call.output"})
-"""Kinds of events that are shown live and not written, because a later event has the complete text."""
+"""Kinds of events that are shown live and not written to the journal, because a later event has the complete text."""
 _KINDS: dict[str, type[EventBase]] = {cls.model_fields["kind"].default: cls for cls in get_args(KnownEvent)}
 
 
@@ -903,8 +908,8 @@ def parse_python(value: Any) -> Event:
 
 
 MAX_LEVELS = 100
-"""Maximum depth of nested lists and objects in a value from outside. A journal with a value deeper than 190 levels
-could not be read again."""
+"""Maximum depth of nested lists and objects in a value from outside, for example in a call's arguments. If values were
+deeper than 190 levels, their journal could not be read again."""
 
 
 def is_flat(value: object) -> bool:

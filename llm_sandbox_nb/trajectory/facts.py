@@ -1,8 +1,8 @@
-"""Facts about a run: summary lines of ended steps, and doubts. A recorder writes facts, and a reader adds missing ones.
+"""Facts about a run: summary lines of ended steps, and doubts. The recorder writes facts. A reader adds missing facts.
 
-The files of a step are saved while the model thinks about the next step. So the line of a step is written before
-the first call of the next step, or before the end of the run. A doubt is written after the call that caused it. All
-doubts are written again before the end of the run.
+The line of a step names its saved files, which are copied while the model thinks about the next step. So the line is
+written before the first call of the next step, or before the end of the run. A doubt is written after the call that
+caused it. All doubts are written again before the end of the run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FactFinder:
         self._doubts = DoubtFinder(rules)
 
     def before(self, event: ev.Event) -> list[ev.Facts]:
-        """Return the facts to record before `event`, if `event` shows that steps or the run have ended."""
+        """Return the facts to record before `event`, if `event` shows that a step or the run has ended."""
         found: list[ev.Facts] = [*_steps_before(self._trajectory, event)]
         if isinstance(event, ev.RunFinished):
             doubts = self._doubts.all(self._trajectory, event)
@@ -36,7 +36,7 @@ class FactFinder:
         return found
 
     def after(self, event: ev.Event) -> list[ev.Facts]:
-        """Return the facts to record after `event`: doubts about a call, or a new line after a file was saved late."""
+        """Return the facts to record after `event`: doubts about a call, or the line of a step with a late file."""
         trajectory = self._trajectory
         if isinstance(event, ev.CallFinished):
             doubts = self._doubts.newest(trajectory, event)
@@ -45,10 +45,12 @@ class FactFinder:
 
 
 def with_facts(events: Iterable[ev.Event], *, live: bool = False) -> Iterator[ev.Event]:
-    """Yield the events of a record, with missing facts added. If `live` is True, the last step may not have ended.
+    """Yield the events of a record, with missing facts added.
+
+    `live` is True if the last step may not have ended. In this case, missing lines of the last steps are not added.
 
     Raises:
-        JournalError: see `Trajectory`.
+        JournalError: if the rewinds of the record make a reader read too many events again.
     """
     trajectory = Trajectory()
     for event in events:
@@ -94,7 +96,7 @@ def _steps_after(trajectory: Trajectory, event: ev.Event) -> list[ev.StepFacts]:
 def _ends_run(trajectory: Trajectory, event: ev.CallStarted | ev.CallFinished) -> bool:
     """Return True for the call that ends the run.
 
-    When this call starts, files of earlier steps are possibly still unsaved, so their lines are not written then.
+    When this call starts, files of earlier steps may not be saved yet. The lines of these steps are written later.
     """
     step = trajectory.step(event.step)
     calls = step.calls if step else []
@@ -107,7 +109,7 @@ def _facts(trajectory: Trajectory, step: Step) -> ev.StepFacts:
 
 
 def _added(trajectory: Trajectory, facts: _F, mark: str) -> _F:
-    """Add missing facts to the trajectory. Give them an id and a time that are the same at each reading."""
+    """Add missing facts to the trajectory, with an id and a time that are the same each time the record is read."""
     facts.id, facts.time = f"{facts.parent}-{mark}", trajectory.events[-1].time if trajectory.events else 0.0
     trajectory.add(facts)
     return facts

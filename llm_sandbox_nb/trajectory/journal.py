@@ -1,4 +1,4 @@
-"""The journal: a file of JSON lines to which events are appended. A reader ignores an incomplete last line."""
+"""The journal of a run: a file to which each event is appended as a line of JSON."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL
 from llm_sandbox_nb.windows import try_lock, unlock_and_close
 
 BLOB_THRESHOLD = 64 * 1024
-"""Maximum characters, or bytes, of a text inside the journal. Longer texts are stored in separate files (blobs)."""
+"""Maximum characters of a text, or bytes of data, in the journal. Longer ones are stored in separate files (blobs)."""
 _MAX_BLOB_BYTES = 512 * 1024**2
 """Maximum bytes of a blob that can be read."""
 MAX_LINE_BYTES = 64 * 1024**2
-"""Maximum bytes of one line of a journal."""
+"""Maximum bytes of a line of a journal."""
 _MAX_JOURNAL_BYTES = 1024**3
 """Maximum bytes of a journal that can be read."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -43,7 +43,7 @@ _PREVIEW_CHARACTERS = 4000
 class JournalError(LLMSandboxError):
     """Raised if a journal cannot be read or started, or if another process writes to the journal.
 
-    For example, `Run.load(folder)` of a journal with a damaged line in its middle.
+    For example, `Run.load(folder)` raises this error if a line in the middle of the journal is damaged.
     """
 
 
@@ -52,7 +52,7 @@ class JournalNotWrittenError(LLMSandboxError, OSError):
 
 
 class Journal:
-    """Writer of a run's events. After `append`, the event survives the end of this process."""
+    """Writer of a run's events. An event that `append` has written survives the end of this process."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ class Journal:
             ) from error
         self._lock()
         try:
-            # new events must not be appended to another file through a hard link
+            # if the journal has further hard links, new events must not change the files there
             if os.fstat(self._file).st_nlink > 1:
                 unshare_file(folder, JOURNAL)
                 shared, self._file = self._file, open_file(folder, JOURNAL, os.O_WRONLY | os.O_APPEND)
@@ -83,7 +83,7 @@ class Journal:
     def _lock(self) -> None:
         if not _lock(self._file):
             self.close()
-            raise JournalError(f"The run in {self.folder} executes already: wait for its end, or fork it.")
+            raise JournalError(f"The run in {self.folder} is already running: wait for its end, or fork it.")
 
     def append(self, event: ev.Event) -> None:
         """Write an event as a complete line.
@@ -172,7 +172,7 @@ def _check_last_line(folder: Path) -> None:
     """Remove an incomplete last line, which a crash has left, so that the next event begins a new line.
 
     Raises:
-        JournalError: if the last complete line is not an event. A reader ignores such a line only until a line follows.
+        JournalError: if the last complete line is not an event. With a line after it, no reader would read the journal.
     """
     if not (folder / JOURNAL).stat().st_size:
         return
@@ -192,7 +192,7 @@ def _check_last_line(folder: Path) -> None:
 
 
 def _line_start(file: BinaryIO, end: int) -> int:
-    """Return the position at which the line with the byte before `end` begins."""
+    """Return the beginning of the line that contains the byte before the position `end`."""
     while end > 0:
         start = max(0, end - 65536)
         file.seek(start)
@@ -218,7 +218,7 @@ def journal_lines(path: Path) -> Iterator[bytes]:
 
     Raises:
         FileNotFoundError: if there is no journal at `path`.
-        JournalError: if the file is not a regular file, or is larger than a run's record can be.
+        JournalError: if the file is not a regular file, or the file or a line is too large.
     """
     folder, name = (path, JOURNAL) if path.is_dir() else (path.parent, path.name)
     try:
@@ -241,8 +241,8 @@ def read_journal(path: Path) -> Iterator[ev.Event]:
 
     Raises:
         FileNotFoundError: if there is no journal at `path`.
-        JournalError: if the file is not a regular file, or a line is not an event. A last line that is incomplete or
-            invalid is ignored if an event precedes it.
+        JournalError: if the file is not a regular file or is too large, or a line is not an event. A last line that is
+            incomplete or invalid is ignored if an event precedes it.
     """
     pending: tuple[int, ValueError] | None = None
     begun = False

@@ -1,7 +1,7 @@
-"""Live text: the text of streamed replies and running commands, until a written event with the whole text replaces it.
+"""Live text: the text so far of streamed replies and running commands. Later, a recorded event has the whole text.
 
 Each piece of text has an offset `at`: the number of characters before the piece in its stream. So a reader can skip
-text that it has received before. The server and the kernel's publisher use this module.
+text that it has received before.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class LiveTail:
         self._begun = 0
 
     def add(self, event: Mapping[str, Any]) -> bool:
-        """Add the text of a transient event at its offset `at`, by default at the end. Return True if text was new."""
+        """Add the text of a transient event at its offset `at`, by default at the end. Return True if text is added."""
         added = [self._add(key, dict(event), text) for key, text in _texts(event)]
         return any(added)
 
     def follow(self, event: ev.Event) -> None:
-        """Add an event of the run, which has live text or replaces live text."""
+        """Add the live text of an event, or remove the live text that the event replaces."""
         if event.kind in ev.TRANSIENT:
             self.add(event.model_dump())
         else:

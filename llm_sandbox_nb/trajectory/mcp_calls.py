@@ -1,4 +1,4 @@
-"""Calls of MCP servers: the places where they are executed, and the calls that a rewind cannot undo."""
+"""Tools of MCP servers: the places where their calls are executed, and the calls that a rewind cannot undo."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _HOST_PATTERN = re.compile(r"https?://([^/?#\s]{1,200})")
 
 
 def recorded_servers(start: ev.RunStarted | None) -> dict[str, Mapping[str, Any]]:
-    """Return the recorded MCP servers of a run, by their names. Invalid parts of the record are skipped."""
+    """Map the name of each MCP server of a run to its record. Invalid parts of the record are skipped."""
     servers = start.settings.get("mcp") if start else None
     found = servers.items() if isinstance(servers, Mapping) else ()
     return {str(name): server for name, server in found if isinstance(server, Mapping)}
 
 
 def tool_places(start: ev.RunStarted | None) -> dict[str, str]:
-    """Map each tool of an MCP server to its server and place, in words. Empty for a replay, which calls no server."""
+    """Map each MCP tool to words such as `server time on the host`. Empty for a replay, which calls no server."""
     if start is None or {"replay_of", "rebuilt_from"} & start.settings.keys():
         return {}
     found = dict[str, str]()

@@ -1,6 +1,6 @@
 """Functions that add, replace and shorten messages of a conversation.
 
-The loop and the record use the same functions, so that a conversation is rebuilt exactly as it was sent.
+The agent loop and the reader of a record use the same functions, so that a conversation is rebuilt exactly as sent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def add_result(messages: list[dict[str, Any]], call_id: str, observation: str, *
 
 
 def add_message(messages: list[dict[str, Any]], message: dict[str, Any]) -> None:
-    """Add a message. A user message is joined with preceding results of text calls.
+    """Add a message. A user message is joined with the results of text calls before it, which are a user message too.
 
     Some servers refuse two user messages in a row."""
     if message.get("role") == "user" and messages and isinstance(last := messages[-1], ResultsMessage):
@@ -60,7 +60,8 @@ def reduced_messages(messages: Sequence[dict[str, Any]], event: ContextReduced) 
     for change in event.shown:
         if 0 <= change.at < len(sent):
             message = sent[change.at]
-            if isinstance(message, ResultsMessage):  # keep the type, so that user messages can be joined
+            # keep the type, so that later user messages can be joined
+            if isinstance(message, ResultsMessage):
                 sent[change.at] = ResultsMessage({"shown": change.content})
             else:
                 sent[change.at] = {**message, "content": change.content}

@@ -1,6 +1,7 @@
-"""Upgrade of events that earlier versions wrote. These events lack some fields, whose values are only in a long text.
+"""Upgrade of events that earlier versions wrote. These events lack some fields.
 
-Only this module parses texts that were written for the model, and only in events that lack the fields.
+The values of the missing fields are parts of the text that was written for the model. Only this module parses such
+texts, and only in events that lack the fields.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def upgraded(event: ev.Event) -> ev.Event:
 
 
 def steps_remaining(observation: str) -> str:
-    """Return the end of an observation with the number of remaining steps. Empty if there is no such text."""
+    """Return the end of an observation, from the number of remaining steps on. Empty if there is no such number."""
     found = _AFTER.search(observation[-_SEARCHED_CHARACTERS:])
     return found[0] if found else ""
 

@@ -19,9 +19,9 @@ ISOLATION_WORDS: Final = {
 
 
 def is_isolated(protection: Mapping[str, Any]) -> bool:
-    """Return True if commands could not change other files and processes of the machine.
+    """Return True if commands could change no files and processes outside the sandbox.
 
-    Older journals do not record this. In these journals, only `process` does not isolate.
+    Older journals do not record this. For them, the result is True for every isolation except `process`.
     """
     recorded = protection.get("isolates")
     return recorded if isinstance(recorded, bool) else protection.get("isolation") != "process"

@@ -21,7 +21,7 @@ def replayed_run(start: ev.RunStarted | None) -> str | None:
 
 
 def write_outcome(folder: Path, differing: list[int]) -> None:
-    """Store the numbers of the steps that differ. Raises OSError if the file cannot be written."""
+    """Store the first 1000 of the step numbers in `differing`. Raises OSError if the file cannot be written."""
     write_file(
         folder,
         OUTCOME,

@@ -18,7 +18,7 @@ BLOBS = "blobs"
 FILES = "files"
 """Folder with copies of the files that the model left in the output folder."""
 CHECK_FILES = "check"
-"""Folder of the files that only the check of the result gets."""
+"""Folder of the files that the check of the result gets, and the model does not."""
 HISTORY = "history"
 """Folder with the files of the sandbox after each step."""
 SEED = "trajectory.json"
@@ -31,7 +31,7 @@ _MIN_ID_CHARACTERS = 4
 class RunNotFoundError(LLMSandboxError, FileNotFoundError):
     """Raised if a name or path does not match exactly one run.
 
-    For example, `Run.load("/no/such/run")`.
+    For example, `Run.load("/no/such/run")` raises this error.
     """
 
 
@@ -69,7 +69,7 @@ class RunFile(os.PathLike[str]):
 
 
 def own_file(folder: Path, name: str) -> Path | None:
-    """Return the path of a regular file in a folder of a run, such as `files`. None if there is no such file.
+    """Return the path of the file `name` in `folder`, a subfolder of a run's folder. None if it is no regular file.
 
     A run may come from anyone, so names and links that lead to other files of this machine are refused.
     """
@@ -146,8 +146,8 @@ def short_ids(folders: Iterable[Path]) -> dict[Path, str]:
 def find_run_folder(name: str, root: Path, hint: str = "`llm-sandbox-nb runs`") -> Path:
     """Return the path `name` if it exists. Otherwise, return the folder of the run below `root` that `name` matches.
 
-    `name` can be the name of a run, the beginning or end of its id, or any unique part of its name. `hint` is the
-    command that lists runs, which the error message names.
+    `name` can be the name of a run, the beginning or end of its id, or any unique part of its name. If no run matches,
+    the error message names `hint`, a command that lists the runs.
 
     Raises:
         RunNotFoundError: if no run or several runs match.

@@ -1,4 +1,4 @@
-"""The row of a run in a list of runs, made from the beginning and the end of its journal."""
+"""Rows for a list of runs. A row is made from the beginning and the end of the run's journal."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 _FIRST_LINE_BYTES = 8 * 1024 * 1024
 """Maximum bytes of the first event that is read. The event has the whole task and the schemas of all tools."""
 _TAIL_BYTES = (256 * 1024, 8 * 1024 * 1024)
-"""Bytes that are read at the end of a journal, at first and if these do not show the last step.
-
-The second number has room for the longest answer of a run."""
+"""Numbers of bytes that are read at the end of a journal. If the first number of bytes does not show the last step, the
+second number is read. The longest answer of a run fits into the second."""
 _READ_WHOLE_BYTES = 2 * 1024 * 1024
 """Maximum size in bytes of a journal that is read completely."""
 _TEXT_CHARACTERS = 300
@@ -45,7 +44,7 @@ class RunSummary:
     state: str
     """The stop reason, `ready` after a rewind, or `open` for a run without an end. Such a run is live or was killed."""
     status: Status
-    """The state, read from the beginning and the end of the journal."""
+    """The status, computed from the beginning and the end of the journal."""
     steps: int
     """Number of the last step. -1 if the number was not found at the end of the journal."""
     forked_from: str | None
@@ -139,7 +138,7 @@ def _doubts(folder: Path, lines: list[bytes], size: int, *, ended: bool) -> list
 
 
 def _without_undone(lines: list[bytes]) -> list[bytes]:
-    """Return the lines without each rewind that was undone, and without the events between it and its undo."""
+    """Return the lines without the rewinds that were undone, and without the events between a rewind and its undo."""
     kept: list[bytes] = []
     undone: object = None
     for line in reversed(lines):
@@ -183,14 +182,14 @@ _END_MARKERS = (
     b'"run.finished"',
     b'"checked"',
 )
-"""Texts by which `_status` finds the journal lines that it needs to describe how a run ended.
+"""Texts in the journal lines that `_status` needs to describe the end of a run.
 
-Such lines record changed limits, failures of the model, a stop, a resume, an end or a score."""
+These lines record changed limits, failures of the model, a stop, a resume, an end or a score."""
 _END_KINDS = ("settings.changed", "control", "continued", "run.finished", "checked")
 
 
 def _status(first: dict[str, Any], lines: list[bytes], state: str, steps: int) -> Status:
-    """Compute the status of a run from its first event and its last lines. `_end` has found `state` and `steps`."""
+    """Compute the status of a run from its first event and its last lines. `_end` returned `state` and `steps`."""
     status = Status()
     ended = state not in ("open", "ready")
     events: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""The events of a run as a saved notebook holds them, without repeated data."""
+"""The events of a run in the form for a saved notebook, without repeated data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llm_sandbox_nb.trajectory.facts import with_facts
 
 
 def saved_events(events: Sequence[ev.Event], *, live: bool = False) -> list[dict[str, Any]]:
-    """Return the events as JSON values. If `live` is True, the last step may not have ended."""
+    """Return the events as JSON values. `live` is True if the last step may not have ended."""
     started = {event.call_id: event.arguments for event in events if isinstance(event, ev.CallStarted)}
     return [_without_repetition(event, started) for event in with_facts(events, live=live)]
 
@@ -25,7 +25,7 @@ def _without_repetition(event: ev.Event, started: dict[str, dict[str, Any]]) -> 
     match event:
         case ev.ModelRequested():
             del value["settings"]
-        # with `calls_from`, `tool_calls` records which calls were written as text
+        # If `calls_from` is set, `tool_calls` is kept: it shows whether the results were sent as tool messages.
         case ev.ModelReplied(calls_from=None):
             value["message"].pop("tool_calls", None)
         case ev.CallProposed(arguments=dict() as arguments):

@@ -1,6 +1,7 @@
 """The state of a run, with its words and the meaning of its colour, for card, terminal, lists and server.
 
-`labextension/src/trajectory/status.ts` does the same for a run that a page watches. tests/data/runs.json tests both.
+`labextension/src/trajectory/status.ts` does the same for a run that a page watches. The cases in
+tests/data/runs.json test both files.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ was stopped. `run`: the run executes or can continue. `away`: the server or the 
 
 
 class State(Enum):
-    """State of a run. A value has the name, the text, the text with a placeholder for a detail, and the meaning."""
+    """State of a run. The parts of a value are `label`, `alone`, `together` and `meaning`."""
 
     STARTING = "starting", "Starting the sandbox", "Starting the sandbox ({})", "run"
     RUNNING = "running", "Running", "Running · step {}", "run"
@@ -64,13 +65,14 @@ class State(Enum):
         self.label = label
         """Name in records, REST and TypeScript."""
         self.alone = alone
+        """Text without a detail."""
         self.together = together
         """Text with a placeholder `{}` for a detail, such as a limit or a step number. Empty if there is no detail."""
         self.meaning = meaning
 
 
 NOT_CHECKED: Final = "{}, not checked"
-"""Words for an end without a check."""
+"""Words for the end of a run whose result was not checked."""
 CHECKED: Final[dict[str, tuple[str, str, Meaning]]] = {
     "passed": ("{}, checked: {}", "{}, checked without protection: {}", "ok"),
     "failed": ("{}, check failed: {}", "{}, check failed: {}", "bad"),
@@ -78,8 +80,8 @@ CHECKED: Final[dict[str, tuple[str, str, Meaning]]] = {
     "text": ("{}, checked: {}", "{}, checked without protection: {}", "plain"),
     "error": ("{}, the check could not run: {}", "{}, the check could not run: {}", "bad"),
 }
-"""By the outcome of a check: the words for a checked end, the words if the model could have changed the check, and the
-meaning of the colour."""
+"""Maps the outcome of a check to three values: the words for the end of a run, the words if the model could have
+changed the check, and the meaning of the colour."""
 CHECK_LABELS: Final = {
     "passed": "Check passed",
     "failed": "Check failed",
@@ -99,7 +101,7 @@ _BY_LABEL = {state.label: state for state in State}
 
 
 def state_words(state: str, detail: str = "") -> str:
-    """Return the words for a state. The name of a state that only a later version knows is used as its words."""
+    """Return the words for a state. For a state that this version does not know, return its name as words."""
     known = _BY_LABEL.get(state)
     if known is None:
         return sentence_case(state)
@@ -122,7 +124,7 @@ class RunState:
 
 
 _STOPPERS = {"on_pause": "the rule for its pauses"}
-"""Words for who stopped the run, for each source of a stop that is not a person."""
+"""Words for the one who stopped a run, by the source of the stop. For all other sources, the word is `you`."""
 _FAILED_REPLAY_ENDS = ("interrupted", "model_error", "sandbox_lost", "error")
 """Stop reasons of a failed replay. After any other stop reason, the replay has reached the end of the record."""
 _RUN_NAME = re.compile(r"[0-9A-Za-z-]{1,80}")
@@ -159,7 +161,7 @@ class Status:
         self._opened = False
         """True as soon as the sandbox is open. The first request to the model may be sent earlier."""
         self._stopped_by = ""
-        """Words for the source of the decision to stop the run, which is a person or a rule for pauses."""
+        """Words for the person or the rule that stopped the run. Empty if the run was not stopped."""
         self.replays: str | None = None
         """Id of the replayed run. None if this run is not a replay, or was resumed."""
         self._limits: dict[str, int | float] = {}

@@ -1,6 +1,7 @@
-"""The summary of a step in one line: action, consequences, figures. The recorder writes the line after the step.
+"""The summary of a step in one line: call, consequences, tokens and seconds. It is recorded after the step.
 
-`labextension/src/view/step-line.ts` makes the same line for the running step. tests/data/runs.json tests both.
+`labextension/src/view/step-line.ts` makes the same line for the running step. The cases in tests/data/runs.json test
+both files.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ TOOL_KINDS: Final[dict[str, ToolKind]] = {
 DECIDED: Final = {"edit": "edited by you", "skip": "denied by you", "observe": "result changed by you"}
 """Words for a person's decision on a call, by its action."""
 OUTSIDE_AGENT: Final = "outside agent (MCP)"
-"""Beginning of the model's name in a run whose calls an outside agent makes."""
+"""Beginning of the recorded model name in a run of an outside agent."""
 THINKING: Final = "The model is thinking"
 WAITING_FOR_CALL: Final = "Waiting for a call"
 """Words for the next step of an outside agent. The agent's next call may come at any time, or never."""
 NO_REPLY: Final = "No reply"
 LIMITS: Final = {
     "words": 160,  # characters of a line
-    "sentence": 90,  # characters of the model's first sentence in it
+    "sentence": 90,  # characters of the model's first sentence in a line
     "ending": 100,  # characters of the last line of an output
     "name": 60,  # characters of a name
     "output": 4_000,  # characters of an output that are read
@@ -117,7 +118,7 @@ def headline(call: Call, root: str) -> str:
         path = path_below(values["path"], root) if isinstance(values.get("path"), str) else ""
         text = f"view {path}" if command == "view" else path
     elif kind == "bash":
-        text = command[: 4 * _LINE_CHARACTERS]  # the folder after `cd` may have a long path
+        text = command[: 4 * _LINE_CHARACTERS]  # more than a line, because a long `cd FOLDER &&` is removed
         text = text[found.end() :] if (found := _FOLDER.match(text)) else text
     else:
         given = [f"{name}: {_value(value)}" for name, value in list(values.items())[: LIMITS["arguments"]]]
@@ -127,7 +128,7 @@ def headline(call: Call, root: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return an argument as JSON. Return a text without quotes."""
+    """Return an argument as JSON, but a text without quotes."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))

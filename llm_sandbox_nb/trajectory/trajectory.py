@@ -25,8 +25,8 @@ from llm_sandbox_nb.trajectory.messages import (
 from llm_sandbox_nb.trajectory.state import RunState, Status
 
 MAX_REREAD_EVENTS = 3_000_000
-"""Maximum number of events that rewinds and changes of branch cause to be read again. There is a maximum because
-a record may come from anyone."""
+"""Maximum number of events that are read again because of rewinds and changes of branch. Without it, a hostile record
+could keep a reader busy for hours."""
 _LINE_EVENTS = (
     ev.ModelRequested, ev.ModelDelta, ev.ModelFailed, ev.ModelReplied,
     ev.CallProposed, ev.CallStarted, ev.CallFinished, ev.CallDecided, ev.ArtifactSaved,
@@ -96,7 +96,7 @@ class Step:
     model_time: float = 0.0
     finish_reason: str | None = None
     nudge: str = ""
-    """The message that the loop sent after a reply without a call."""
+    """The newest message after the reply, such as the loop's request for a call after a reply without one."""
     replied: bool = False
     failures: list[ev.ModelFailed] = field(default_factory=list)
     artifacts: list[ev.ArtifactSaved] = field(default_factory=list)
@@ -118,7 +118,7 @@ class ChangedByOthers(NamedTuple):
 
 
 class Trajectory:
-    """A run up to its newest event. `add` adds an event. Trajectories of loaded runs and of live runs look the same.
+    """A run up to its newest event. `add` adds an event.
 
     All data belongs to the branch of HEAD, except for `events`, `start`, `sandbox`, `total_usage`, `known_cost`,
     `forks`, `rewinds`, `branches` and `changed_by_others()`.
@@ -226,7 +226,7 @@ class Trajectory:
 
     @property
     def branches(self) -> list[Branch]:
-        """All branches, in the order of their last events. Exactly one of them is the branch of HEAD."""
+        """All branches, in the order of their last events. Exactly one is the branch of HEAD."""
         return self._tree.branches(self._head)
 
     def at(self, event: str) -> Trajectory:
@@ -259,12 +259,12 @@ class Trajectory:
         return self._by_number.get(number)
 
     def step_at(self, event: str | None) -> int:
-        """Return the step number of an event. Outside a step, return the number of the previous step, or 0."""
+        """Return the number of the step of an event. For an event between steps, return the previous step, or 0."""
         return self._tree.step(event)
 
     @property
     def seen_by_model(self) -> bool:
-        """True if the history is final, because the model has received the whole history or the run has ended."""
+        """True if the model has received the whole history, or the run has ended. The history is then final."""
         last = next((event for event in reversed(self.path) if not isinstance(event, ev.Facts)), None)
         return isinstance(last, ev.ModelRequested | ev.ModelReplied | ev.RunFinished | ev.Checked)
 
@@ -383,7 +383,7 @@ class Trajectory:
         self._apply(event)
 
     def _follow_others(self, event: ev.Checkpointed | ev.RewindStarted) -> None:
-        """Store the changes by others up to a new checkpoint. Include the newest changes if no step has made them."""
+        """Store the changes by others up to a new checkpoint, including the newest changes if no step has made them."""
         made = event.safety if isinstance(event, ev.RewindStarted) else event.checkpoint
         before = self.files
         if made is None or before is None or made == before or made in self._by_others:
@@ -399,7 +399,7 @@ class Trajectory:
         path = self._tree.path(event)
         self._read_again += len(path)
         if self._read_again > MAX_REREAD_EVENTS:
-            raise JournalError(f"its rewinds make a reader read more than {MAX_REREAD_EVENTS} events again")
+            raise JournalError(f"too many rewinds: more than {MAX_REREAD_EVENTS} events would be read again")
         self._begin()
         self._head = event
         for ancestor in path:

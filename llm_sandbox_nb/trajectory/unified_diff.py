@@ -7,8 +7,8 @@ from collections import Counter
 
 COMPARED_BYTES = 512 * 1024
 """Maximum bytes of both texts together. No diff is made of larger texts."""
-# difflib's time grows with the number of lines and the number of pairs of equal lines: these limits keep
-# the time at a few seconds
+# difflib's time grows with the number of lines and with the number of pairs of equal lines. These limits keep the time
+# at a few seconds.
 _MAX_EQUAL_PAIRS = 300_000
 _MAX_LINES = 20_000
 
@@ -19,7 +19,7 @@ def unified(path: str, before: str, after: str, max_characters: int) -> tuple[st
     old, new = _split(before), _split(after)
     if _costly(old, new):
         return None, "too many lines for a diff"
-    name = path.lstrip("/")  # git writes paths in this form, and `patch -p1` applies such a diff at the root
+    name = path.lstrip("/")  # git writes such paths too, and `patch -p1` applies the diff at the root
     for row in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", n=3):
         max_characters -= len(row)
         if max_characters < 0:

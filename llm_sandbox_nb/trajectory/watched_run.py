@@ -1,4 +1,4 @@
-"""The summary of a live run that the server holds. Each event updates the summary, which takes little memory."""
+"""The summary of a live run in the server. Each event updates the summary and is not stored, which saves memory."""
 
 from __future__ import annotations
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes, *, follow_links: bool = False) -> Path:
-    """Write `data` to `path` atomically. Create a missing folder.
+    """Write `data` to `path` atomically. Make missing folders.
 
     Args:
         follow_links: True for a path that a person named: links are followed, and devices and pipes such as
-            `/dev/stdout` are written to. False for a path in a run folder: a link at `path` is replaced, because the
-            folder may come from anyone and have links to other files of this machine.
+            `/dev/stdout` are written to. False for a path in a run folder: a link at `path` is replaced. A run folder
+            may come from anyone, and its links may lead to other files of this machine.
 
     Raises:
         OSError: if the file cannot be written. A partial file is removed.

@@ -1,4 +1,4 @@
-"""Recognition of commands that are tests, builds or other checks, and recognition of the outcomes of such commands."""
+"""Recognition of commands that test, build or check a program, and of the outcomes of these commands."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ _FAILED_HINTS = ("ail", "FAIL", "rror", "ERR", "not ok", "***", "problem", "MISM
                  "issing", "No ", "no test", "Unknown", "could not", "can't")  # fmt: skip
 _PASSED_HINTS = ("pass", "Pass", "PASS", "ok", "OK", "Success", " 0 fail")
 _EMPTY_HINTS = ("no test", "No test", "collected 0", "Ran 0", "running 0")
-"""Parts of the texts that `_FAILED`, `_PASSED` and `_EMPTY` match. An output without these parts is not searched, which
-saves time."""
+"""Parts of the texts that `_FAILED`, `_PASSED` and `_EMPTY` match. To save time, an output without any of the parts is
+not searched for the pattern."""
 
 
 _SEARCHED_CHARACTERS = 1_000
@@ -137,7 +137,7 @@ class CheckRun:
     action: Action
     family: Family
     targets: tuple[str, ...]
-    """Files and test names to which the check was limited. Empty if the check was not limited."""
+    """Files and test names to which the command limited the check. Empty if the check had no such limit."""
     failed: bool
     passed: int | None
     """Number of passed tests in the output. None if the output has no such number."""
@@ -148,13 +148,14 @@ class CheckRun:
 
     @property
     def word(self) -> str:
-        """Word that names the kind of check for a person."""
+        """Displayed word for the kind of the check."""
         return _WORDS[self.family]
 
     def covers(self, other: CheckRun) -> bool:
         """Return True if this check includes all targets of the check `other`.
 
-        If `other` was not limited to targets, this check must include all files that failed in `other`.
+        If `other` had no targets, this check must include all files that failed in `other`. A check without targets
+        includes all targets.
         """
         if self.family != other.family or self.empty:
             return False
@@ -170,7 +171,7 @@ class CheckRun:
 
 @once
 def checks_of(action: Action) -> list[CheckRun]:
-    """Return the checks of an action. If the program of a check is missing, return no checks."""
+    """Return the checks that an action executed. The list is empty if the program of a check is not installed."""
     if action.kind != "bash" or action.result.error or action.result.exit_code is None:
         return []
     found: dict[Family, tuple[str, ...]] = {}
@@ -209,7 +210,7 @@ def checks_of(action: Action) -> list[CheckRun]:
 
 
 def family_of(words: list[str]) -> tuple[Family, tuple[str, ...]] | None:
-    """Return the kind and the targets of a simple command that is a check. None for other commands."""
+    """Return the kind and the targets of the check that a simple command executes. None for other commands."""
     words = _unwrapped(words)
     if not words:
         return None

@@ -44,7 +44,7 @@ def says_failure(text: str) -> bool:
 
 
 def failed_check(evidence: Evidence) -> Iterator[Doubt]:
-    """The last test, build or check before the answer failed, or a program was changed after this check."""
+    """The last test, build or check of the run failed, or a program was changed after it."""
     checks = [check for action in evidence.actions for check in checks_of(action)]
     if not checks:
         return
@@ -59,9 +59,9 @@ def failed_check(evidence: Evidence) -> Iterator[Doubt]:
         if later and later[-1].targets:
             text = f"a {check.word} failed, and only {name_of(later[-1].targets[0])} was run again"
         elif check.family == "build":
-            text = "the last build before the answer failed"
+            text = "the last build failed"
         else:
-            text = f"the last {check.word} before the answer failed"
+            text = f"the last {check.word} failed"
         yield Doubt(rule="failed check", step=check.action.step, text=text, severity="high")
     last = checks[-1]
     if last.empty and not failing:
@@ -85,9 +85,9 @@ def failed_check(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _failing(checks: list[CheckRun]) -> Iterator[CheckRun]:
-    """Yield the last failed check of each family, unless a later check passed.
+    """Yield the last failed check of each family, unless a later check of the family passed.
 
-    A later test must also cover the failed test.
+    A later test counts only if it covers the failed test.
     """
     for family in dict.fromkeys(check.family for check in checks):
         mine = [check for check in checks if check.family == family]
@@ -137,7 +137,7 @@ _LOOP_FAILURES = 3
 _LOOP_RESULTS = 4
 _LOOP_WAITS = 10
 MORE_STEPS = "; more steps will not help"
-"""Words that are added to the text about a loop if a limit has ended the run."""
+"""Words that end the text about a loop if a limit has ended the run."""
 _LIMITS = ("steps", "tokens", "total_tokens", "cost", "time", "repeated")
 _TIMES = re.compile(
     r"\b\d+(?:\.\d+)?\s?(?:ms|µs|us|s|sec|secs|seconds)\b|\b\d\d:\d\d:\d\d(?:\.\d+)?\b|\b0x[0-9a-f]+\b|"
@@ -312,7 +312,7 @@ def error_swallowed(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _without_effect(evidence: Evidence, action: Action) -> str:
-    """Describe a refused edit, or a `sed -i` without effect. Empty if there is none, or the file changed later."""
+    """Describe a refused edit, or a `sed -i` without effect. Empty if there is neither, or the file changed later."""
     if action.kind != "edit" and "sed" not in action.command:
         return ""
     later = {version.path for other in evidence.actions[action.number + 1 :] for version in other.writes}
@@ -376,7 +376,7 @@ def _doubt(action: Action, text: str, severity: str) -> Doubt:
 
 _ERROR_HINTS = ("rror", "xception", "raceback", "panic", "fatal", "FATAL", "ERR", "fault", "dumped", "not found",
                 "No such", "denied", "Unhandled", "Uncaught", "Caused by", ": line ", "   at ")  # fmt: skip
-"""Parts of known errors. A text without any of these parts is not searched, which saves time."""
+"""Parts of known error messages. To save time, a text without any of these parts is not searched."""
 _WARNING_HINTS = ("warn", "skip", "ignor", "could", "failed", "unable", "cannot", "invalid", "malform", "corrupt",
                   "dropp", "truncate", "overflow", "divide", "bad ", "not found", "missing")  # fmt: skip
 
@@ -408,7 +408,7 @@ def _printed(action: Action) -> str:
 
 
 def _only_looks(action: Action) -> bool:
-    """Return True if the command only shows text. Then, an error in its output is not an error of the command."""
+    """Return True if the command only shows text. An error message in its output is then a part of the shown text."""
     if action.writes:
         return False
     names = {posixpath.basename(command.words[0]) for command in action.commands if command.words}
@@ -462,7 +462,7 @@ def _made(evidence: Evidence, action: Action) -> str:
 
 
 def _hidden(evidence: Evidence, action: Action) -> str:
-    """Describe a program whose errors a command hid, and whose result is used. Empty if there is none."""
+    """Describe a program whose errors a command hid although its result is used. Empty if there is no such program."""
     if "||" not in action.command and "/dev/null" not in action.command:
         return ""
     made = [version for version in action.writes if ending_of(version.path) not in PROGRAMS]
@@ -523,7 +523,7 @@ def _runs_program(segment: str) -> bool:
 
 
 def _in_program(evidence: Evidence, action: Action) -> str:
-    """Describe a program that ignores errors, and that made a file or printed a result. Empty if there is none."""
+    """Describe a program that ignores errors and made a file or a part of a result. Empty if there is none."""
     if not (action.writes or evidence.stop_reason):
         return ""
     texts: list[tuple[str, str]] = [
@@ -566,7 +566,7 @@ def _may_warn(action: Action) -> bool:
 
 
 def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:
-    """Yield a doubt about printed warnings, such as of skipped rows. Warnings with other numbers count as equal."""
+    """Yield a doubt about printed warnings. Warnings that differ only in numbers are counted as the same warning."""
     if _only_looks(action) or not (_runs_program(action.command) or action.writes):
         return
     if not _may_warn(action):
@@ -590,7 +590,7 @@ def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:
 
 
 def _admitted(evidence: Evidence, action: Action) -> bool:
-    """Return True if one of the next two actions, the answer or the last words use a word such as "skipped"."""
+    """Return True if the model uses a word such as "skipped" at one of the next two actions or at the end."""
     words = re.compile(
         r"\bwarn\w*|\bskip\w*|\bignor\w*|\binvalid|\bmalformed|\bmissing|\bbad\b|\bbroken|\bcould not|"
         r"\bdropp\w*|\berrors?\b|\bcorrupt\w*",

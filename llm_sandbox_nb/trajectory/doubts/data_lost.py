@@ -202,7 +202,7 @@ _LOOKS_AT = re.compile(r"\s*(?:wc|head|tail|cat|ls|grep|du|stat|file|less|jq|col
 
 
 def _made_anew(action: Action, version: Version) -> bool:
-    """Return True if the editor tool wrote the file, or a command made it, but not from its own earlier content."""
+    """Return True if the editor tool wrote the file, or a command made the file without reading its earlier content."""
     name = re.escape(name_of(version.path))
     if action.edited:
         return True
@@ -218,7 +218,7 @@ def _made_anew(action: Action, version: Version) -> bool:
 def _unsaid(evidence: Evidence, action: Action, version: Version, lost: int, old: int) -> str | None:
     """Compare a loss of lines with the loss that the model announced in the step.
 
-    Return None if the model announced the loss. Otherwise, return a text to add to the doubt, which may be empty.
+    Return None if the model announced the loss. Otherwise, return a text (possibly empty) to add to the doubt.
 
     Args:
         lost: number of lost lines.
@@ -269,9 +269,9 @@ def _removed_lines(version: Version) -> list[str]:
 
 
 def _came_back(evidence: Evidence, version: Version) -> bool:
-    """Return True if the file later became at least almost as large as before the loss.
+    """Return True if the newest version of the file is larger than the file before the loss, or almost as large.
 
-    The newest later version that is not a deletion counts.
+    Deletions are ignored.
     """
     before = version_before(version)
     later = evidence.files.get(version.path, [])
@@ -303,7 +303,7 @@ _ROWS_COMPARED = 400
 
 
 def _other_content(evidence: Evidence, action: Action, version: Version) -> str:
-    """Describe a given file that a command replaced by a file with almost no equal lines. Empty if there is none."""
+    """Describe a given file in which a command replaced almost all lines. Empty if there is no such file."""
     if (
         action.kind != "bash"
         or not evidence.given(version.path)

@@ -1,4 +1,4 @@
-"""The record in a form that rules can read: actions in order, versions of files, and the versions that actions read.
+"""The record in a form that rules can read: actions in order, versions of files, and the versions that an action used.
 
 The evidence grows with each call of the run. Texts of files are rebuilt from recorded diffs when a rule needs them.
 """
@@ -20,10 +20,10 @@ from llm_sandbox_nb.trajectory.step_line import ToolKind, path_below, shown_text
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
 _T = TypeVar("_T")
-# A record may come from anyone and be very large, so these limits bound the time that the rules take.
+# A record may come from anyone and be very large. These limits keep the rules fast.
 _COMMAND_CHARACTERS = 32 * 1024
 _OUTPUT_CHARACTERS = 2 * 1024
-"""Number of characters at each end of an output that are read."""
+"""Number of characters that are read at each end of an output."""
 _TEXT_CHARACTERS = 512 * 1024
 _MAX_CHANGES = 200
 """Maximum number of changes by a call that are read. An installation makes thousands of changes."""
@@ -71,10 +71,10 @@ def name_of(path: str) -> str:
 
 @dataclass(eq=False)
 class Version:
-    """Version of a file that was given, or that an action has made."""
+    """Version of a file: the file as given, or as an action has left it."""
 
     path: str
-    """Path relative to the folder of the run."""
+    """Path relative to the working folder in the sandbox."""
     action: Action | None
     """The action that made the version. None for a given file."""
     change: ev.FileDiff | None = None
@@ -175,9 +175,9 @@ def names_in(text: str) -> list[str]:
 
 
 def comes_after(command: str, first: str, then: str) -> bool:
-    """Return True if the pattern `then` matches after the pattern `first` in a simple command of a shell command.
+    """Return True if a simple command in `command` matches the pattern `first`, and `then` matches the text after that.
 
-    One pattern for both would need quadratic time for a hostile command.
+    A search for one combined pattern could take quadratic time in a hostile command.
     """
     parts = re.split(r"[\n;&|]", command)
     return any((found := re.search(first, part)) and re.search(then, part[found.end() :]) for part in parts)
@@ -201,7 +201,7 @@ class Action:
     repetitions: int = 1
     """Number of successive actions up to this one with the same arguments and the same result."""
     known: dict[object, Any] = field(default_factory=dict)
-    """Results of rules about this action, which `once` and `says` compute only once."""
+    """Results about this action that `once` and `says` have computed."""
 
     @property
     def result(self) -> ev.CallFinished:
@@ -248,7 +248,7 @@ class Action:
 
     @cached_property
     def edited(self) -> str:
-        """Path of the edited file, relative to the folder of the run. Empty for calls of other tools."""
+        """Path of the edited file, relative to the working folder in the sandbox. Empty for calls of other tools."""
         value = (self.call.arguments or {}).get("path")
         return path_below(value, self.root) if self.kind == "edit" and isinstance(value, str) else ""
 
@@ -268,7 +268,7 @@ class Action:
 
 
 def once(function: Callable[[Action], _T]) -> Callable[[Action], _T]:
-    """Make a function that computes its result once for each action."""
+    """Make `function` compute its result only once for each action."""
 
     @wraps(function)
     def known(action: Action) -> _T:
@@ -281,7 +281,7 @@ def once(function: Callable[[Action], _T]) -> Callable[[Action], _T]:
 
 
 def ends_of(text: str) -> str:
-    """Return the beginning and the end of a text. Very long words are cut, so that matching stays fast."""
+    """Return the beginning and the end of a text. Very long words are cut, so that searches in the text stay fast."""
     if len(text) > 2 * _OUTPUT_CHARACTERS:
         text = f"{text[:_OUTPUT_CHARACTERS]}\n{text[-_OUTPUT_CHARACTERS:]}"
     return without_long_words(text)
@@ -302,7 +302,7 @@ def _named_folder(path: object, root: str) -> str:
 
 
 class Evidence:
-    """Evidence from the record of a run up to its newest call. `take` adds new calls."""
+    """Evidence from the record of a run. `take` adds the newest calls."""
 
     def __init__(self) -> None:
         self.trajectory = Trajectory()
@@ -381,13 +381,13 @@ class Evidence:
 
     @cached_property
     def results(self) -> list[Version]:
-        """Newest versions of the result files that the run made. Rules must read this property only after the run."""
+        """Newest versions of the result files that the run made. Computed once: rules read them only after the run."""
         found = (self.newest(path) for path in self.files if self.is_result(path))
         return [version for version in found if version is not None and version.action is not None]
 
     @cached_property
     def answer_version(self) -> Version | None:
-        """The file with the answer. Rules must read this property only after the run."""
+        """The file with the answer. Computed once: rules read it only after the run."""
         for path in (f"{self.output}/answer.txt", "answer.txt"):
             version = self.newest(path)
             if version is not None and version.action is not None:
@@ -403,7 +403,7 @@ class Evidence:
 
     @cached_property
     def chain(self) -> list[Action]:
-        """Actions that contributed to the results, newest first. Rules must read this property only after the run."""
+        """Actions that contributed to the results, newest first. Computed once: rules read them only after the run."""
         todo = [version.action for version in self.results if version.action]
         if not todo and self.actions:
             todo = [action for action in self.actions[-3:] if action.kind == "bash"]
@@ -419,7 +419,7 @@ class Evidence:
 
     @staticmethod
     def _whole(version: Version) -> bool:
-        """Return True if a version has no content of the previous version."""
+        """Return True if a version keeps nothing of the previous version."""
         return version.change is not None and version.change.kind == "added"
 
     def find(self, names: list[str]) -> Iterator[str]:

@@ -63,14 +63,14 @@ _ASKED_UNIT = re.compile(
     re.IGNORECASE,
 )
 _SEARCHED_CHARACTERS = 1_500_000
-"""Maximum number of characters of outputs that are searched for a number of the answer."""
+"""Maximum number of characters that are searched for a number of the answer, in all outputs together."""
 _MAX_NUMBERS = 8
 
 
 def units_and_numbers(evidence: Evidence) -> Iterator[Doubt]:
-    """A number of the answer is in no output, in no result file and not in the task, or has a wrong unit.
+    """A number of the answer is in no output, no result file and not in the task, or has a wrong unit.
 
-    This doubt is mild.
+    The severity of this doubt is low.
     """
     answer = (evidence.answer or "").strip()
     if not answer or len(answer) > 4_000 or not evidence.actions or says_failure(answer):
@@ -131,7 +131,7 @@ def _same_units(first: str, second: str) -> bool:
 
 
 def _appears(evidence: Evidence, number: str) -> bool:
-    """Return True if an output, a result file or the task has the number, perhaps with more digits.
+    """Return True if an output, a result file or the task contains the number, perhaps with more decimals.
 
     Also return True if the outputs are too long for a search, or if the number may come from an input.
     """
@@ -173,7 +173,7 @@ def _appears(evidence: Evidence, number: str) -> bool:
 
 
 def _in_inputs(evidence: Evidence, forms: set[str]) -> bool:
-    """Return True if the number may come from an input, because a command without the number wrote the answer file."""
+    """Return True if a command without the number wrote the answer file. The number may then come from an input."""
     version = evidence.answer_version
     action = version.action if version is not None else None
     if action is None or action.kind != "bash":

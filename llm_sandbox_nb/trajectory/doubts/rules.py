@@ -1,5 +1,5 @@
-"""The rules for doubts, by name. Some rules are applied after each action of a live run, and all rules
-at the end of the run."""
+"""The rules for doubts, by name. Some rules are applied after each action of a live run. All rules are applied at the
+end of the run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 Found = Iterable[Doubt | tuple[int | None, str] | str] | str | None
 Rule = Callable[[Evidence], Found]
-"""User-defined rule: a function that gets the record at the end of a run, and returns doubts, texts, pairs of a step
-number and a text, or None."""
+"""User-defined rule: a function that gets the record at the end of a run. The function returns None, a text, or a list
+of doubts, texts, and pairs of a step number and a text."""
 
 
 class Named(NamedTuple):
-    """Rule with its published name."""
+    """Rule with the name that users see."""
 
     name: str
     rule: Callable[[Evidence], Iterator[Doubt]]

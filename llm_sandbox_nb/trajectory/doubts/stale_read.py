@@ -112,7 +112,7 @@ def _changed_program(evidence: Evidence, action: Action, read: Version) -> str:
 
 
 def runs_program(action: Action, path: str) -> bool:
-    """Return True if an action executed a program directly or through another program."""
+    """Return True if an action executed the program at `path` directly or through another program."""
     if action.kind != "bash":
         return False
     name, stem = name_of(path), name_of(path).rpartition(".")[0]

@@ -34,7 +34,7 @@ def says(action: Action, words: re.Pattern[str]) -> bool:
 
 
 def version_before(version: Version) -> Version | None:
-    """Return the version before `version`. If that is a removal, return the version before the removal."""
+    """Return the version before `version`. If the file had been removed, return the version before the removal."""
     before = version.before
     return before.before if before is not None and before.deleted else before
 
@@ -91,7 +91,7 @@ def _columns_gone(version: Version) -> list[str]:
 
 
 def cells_of(line: str) -> list[str]:
-    """Split a row of a table into cells at its most frequent delimiter. Only the text before a CR counts."""
+    """Split a row of a table into cells at its most frequent delimiter. Ignore text after a carriage return."""
     line = line.partition("\r")[0]
     delimiter = max(",;\t|", key=line.count)
     if delimiter not in line:

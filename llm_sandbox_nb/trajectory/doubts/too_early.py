@@ -52,7 +52,7 @@ def answer_too_early(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _written_elsewhere(evidence: Evidence, version: Version, action: Action) -> Version | None:
-    """Return a file that was made later than `version`, with the same name and other content, in another folder.
+    """Return a file in another folder with the name of `version`, but newer and with other content.
 
     None if there is no such file.
     """
@@ -183,7 +183,7 @@ def _later_result(evidence: Evidence, version: Version) -> str:
 
 
 def _rerun_differs(evidence: Evidence, number: int, answer: set[str]) -> int | None:
-    """Return the step that repeated a command and no longer printed a number of the answer. None if there is none."""
+    """Return the step in which a repeated command no longer printed a number of the answer. None if there is none."""
     key = {number for number in answer if len(number.lstrip("-")) > 1}
     if not key or len(key) > 6:
         return None
@@ -203,7 +203,7 @@ def _rerun_differs(evidence: Evidence, number: int, answer: set[str]) -> int | N
 
 
 def _other_output(evidence: Evidence) -> tuple[int, str] | None:
-    """Return step and text of a doubt about a repeated command whose later output contradicts the answer.
+    """Return the step and the text of a doubt: a repeated command printed a result that contradicts the answer.
 
     None if there is no such command, or if there is an answer file.
     """

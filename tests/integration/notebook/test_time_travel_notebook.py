@@ -151,7 +151,9 @@ def test_a_cell_does_not_remove_the_files_of_another_unasked(tmp_path: Path) -> 
         "%sandbox undo --run one",
         "%sandbox sh ls",
     )
-    assert "1 path was changed since by another run ('Make b'). This is undone too:" in printed(cells[2])
+    assert "1 path was changed later by another run ('Make b'). These changes are undone too:" in printed(
+        cells[2]
+    )
     told = json.loads(printed(cells[3]))
     assert (told["own"]["total"], told["others"]["total"], told["other_runs"]) == (1, 1, ["Make b"])
     assert "--others" in errors(cells[4])[0].evalue

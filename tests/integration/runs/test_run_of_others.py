@@ -37,7 +37,7 @@ def test_the_record_alone_does_not_choose_to_run_without_isolation(
     way: str, received: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LLM_SANDBOX_ISOLATION", raising=False)
-    with pytest.raises(InputError, match='isolation="process" if you trust them'):
+    with pytest.raises(InputError, match='isolation="process" if you trust the commands'):
         WAYS[way](received)
     assert not (tmp_path / "canary").exists()
     assert len(list((tmp_path / "runs").iterdir())) == 1

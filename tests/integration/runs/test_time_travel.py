@@ -325,7 +325,7 @@ async def test_wrong_wishes_get_a_sentence_and_change_nothing(box: Sandbox, tmp_
             run.edit(arguments, **changes)
     with pytest.raises(ControlError, match="has no argument 'command'"):
         run.edit(tool="submit", command="ls")
-    with held(run.journal), pytest.raises(JournalError, match="executes already"):
+    with held(run.journal), pytest.raises(JournalError, match="is already running"):
         run.edit(command="ls")
 
 

@@ -42,7 +42,7 @@ async def test_a_rewind_names_what_another_run_made_before_it_removes_it(
     assert paths(change.path for change in preview.others) == ["b.txt", "given.csv", "log.txt"]
     text = str(preview)
     assert "1 path changes, 2 steps become an earlier attempt" in text
-    assert "3 paths were changed since by another run ('Make b.')" in text
+    assert "3 paths were changed later by another run ('Make b.')" in text
     assert text.index("a.txt") < text.index("another run") < text.index("b.txt")
     with pytest.raises(InputError, match="others=True") as refused:
         await a.rewind(1)
@@ -53,7 +53,7 @@ async def test_a_rewind_names_what_another_run_made_before_it_removes_it(
     went = await a.rewind(1, others=True)
     assert went.files == len(preview.files) == 4, "both count what a person sees"
     assert paths(went.others) == ["b.txt", "given.csv", "log.txt"]
-    assert "result.undo() brings it back" in str(went)
+    assert "result.undo() restores them" in str(went)
     assert await files_of(box) == {"a.txt": b"1\n", "log.txt": b"1\n"}
     await a.undo()
     assert await files_of(box) == before

@@ -27,7 +27,7 @@ WRONG: dict[str, tuple[Callable[[Any], object], str]] = {
     "preview too far": (lambda run: run.preview(-1), "There is no step -1"),
     "fork too far": (lambda run: run.fork(99), "There is no step 99"),
     "undo": (lambda run: run.undo(), "There is no rewind to undo."),
-    "compare alone": (lambda run: run.compare(), "There is one attempt only"),
+    "compare alone": (lambda run: run.compare(), "There is only one attempt"),
     "compare with a name": (lambda run: run.compare("other"), "Run.load(folder) returns a run"),
     "resume without files": (lambda run: run.resume(), "The files of this run are not kept"),
     "resume with a number": (lambda run: run.resume(5), "is a text for the model, not 5"),
