@@ -1,4 +1,4 @@
-"""Loading of a task's rows from a file, from the task's folder, or from Hugging Face."""
+"""Loader of a task's rows, from a file, from the task's folder, or from Hugging Face."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from llm_sandbox_nb.benchmark.task import DataSource, Task
 from llm_sandbox_nb.encoded_text import text_of
 
 SAMPLE = "sample"
-"""Value of `--data` for the few sample rows in a task's folder. They test the installation and measure nothing."""
+"""Value of `--data` for the sample rows in a task's folder. These few rows only test the installation."""
 HUB = "hf:"
 """Prefix of `--data` for a data set of the Hugging Face hub."""
 _DATA_FILES = ("data.jsonl", "data.json", "data.parquet")
 
 
 def load_rows(task: Task, source: str | None = None) -> list[Row]:
-    """Load the rows of a task from `source`, or else from the task's folder or the task's Hugging Face data set.
+    """Load the rows of a task. With `source` None, look in the task's folder, then in its Hugging Face data set.
 
-    `source` is a file, a folder with TASK.jsonl, `sample`, or `hf:OWNER/NAME/CONFIG:SPLIT`.
+    Otherwise, `source` is a file, a folder with TASK.jsonl, `sample`, or `hf:OWNER/NAME/CONFIG:SPLIT`.
 
     Raises:
         DataError: if there are no rows, two rows have the same id, a row lacks data for the scorer, or a row does not
-            have the schema in `rows`.
+            match the schema in the module `rows`.
     """
     records = map(_without_envelope, _records(task, source))
     rows = [make_row(record, number, task.data.columns) for number, record in enumerate(records)]
@@ -104,7 +104,8 @@ def _json_lines(text: str) -> Iterator[Any]:
     """Parse JSON lines. Raise ValueError with the number of an invalid line."""
     # `splitlines` would also split at characters such as U+2028, which a JSON text may contain
     for number, line in enumerate(text.split("\n"), 1):
-        line = line.removeprefix("\ufeff")  # begins each Windows file, also after files were joined
+        # Some Windows programs begin a file with this mark. In joined files, it is also in the middle.
+        line = line.removeprefix("\ufeff")
         if line.strip():
             try:
                 yield json.loads(line)

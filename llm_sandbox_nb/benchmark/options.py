@@ -94,7 +94,7 @@ def benchmark_words(words: list[str]) -> list[str]:
 
 
 def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
-    """Add the actions to the parser of `benchmark`, and return the parsers of the actions by name."""
+    """Add the actions to the parser of `benchmark`. Return the actions' parsers by name."""
     actions = benchmark.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser, required=True)
     listing = actions.add_parser("list", help="list the tasks that come with the package")
     run = actions.add_parser(
