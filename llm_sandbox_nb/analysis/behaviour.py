@@ -12,7 +12,7 @@ from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
 WANDERING_SHARE = 0.5
 WANDERING_TURNS = 10
-"""Minimum number of turns of a run that wanders. In such a run, at least `WANDERING_SHARE` of the turns are barren."""
+"""Minimum number of turns of a run that wanders. At least `WANDERING_SHARE` of its turns make no progress."""
 
 
 @dataclass

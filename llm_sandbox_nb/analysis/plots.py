@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-"""Colours of Okabe and Ito. Colour-blind people can distinguish them, and they differ also without colour."""
+"""Colours of Okabe and Ito. Colour-blind people can distinguish these colours, also in a grey copy."""
 _LABELS = {"external": "External resources", "files": "File management", "computation": "Computation"}
 
 
@@ -91,7 +91,7 @@ def _new(groups: int) -> tuple[Figure, Any]:
 
 
 def _stack(axes: Any, parts: Iterable[tuple[str, pandas.Series[float]]]) -> None:
-    """Draw a bar for each group. The first of `parts`, each a label with a value for each group, is at the bottom."""
+    """Draw a bar for each group. A part has a label and a value for each group. The first part is at the bottom."""
     bottom: Any = 0.0
     for number, (label, values) in enumerate(parts):
         colour = COLOURS[number % len(COLOURS)]

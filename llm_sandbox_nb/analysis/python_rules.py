@@ -126,7 +126,7 @@ class _Reader:
         return found
 
     def _name(self, node: ast.expr) -> str:
-        """Return the dotted name of a called function, with imports resolved. Return an empty text without a name."""
+        """Return the dotted name of a called function, with imports resolved, or an empty text if it has no name."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)

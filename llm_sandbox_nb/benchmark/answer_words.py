@@ -32,7 +32,8 @@ def _alternatives(table: str) -> str:
 
 
 OTHER_SCRIPT = "\u0900-\u0dff\u0e00-\u0eff\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-"""Characters of scripts in which no blank follows a Latin letter."""
+"""Characters of scripts such as Chinese and Thai, in which a Latin letter and the next word need no blank between them.
+"""
 ANSWER_INTRODUCTION = (
     rf"(?<![^\W\d_{OTHER_SCRIPT}])(?:{_alternatives('answer')})(?:[^\W\d_]{{1,4}}(?=\s*[:=]))?"
     rf"(?:\s+(?![A-Z]\b|(?:{_alternatives('not')})\b)[^\W\d_]{{2,12}}){{0,2}}?\s*[*_`\"']{{0,4}}"
@@ -42,4 +43,4 @@ ANSWER_INTRODUCTION = (
 """Matches the words before an answer, such as "Die richtige Antwort ist", "正解は" or "Ответ:"."""
 ANSWER_SUFFIX = rf"(?:\s*(?:{_alternatives('behind')}))"
 NEGATION = r"(?:\s*(?:değil|नहीं|नाही|가\s*아|이\s*아|은\s*아|는\s*아|では|じゃな|でな|নয়|নয়|نہیں|نیست|ไม่))"
-"""Matches a negation after an answer."""
+"""Matches a negation that stands after the answer, as in Turkish and Hindi."""

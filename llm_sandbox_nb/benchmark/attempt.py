@@ -142,7 +142,7 @@ async def in_sandbox(
 
 
 def kind_of(error: RunError) -> str:
-    """Return the kind of failure that ended a run: the model error's kind, `sandbox_lost`, `sandbox` or `error`."""
+    """Return the kind of failure that ended a run: the kind of a model error, `sandbox_lost`, `sandbox` or `error`."""
     if error.run.stop_reason == "model_error":
         failures = [event for event in error.run.trajectory.path if isinstance(event, ev.ModelFailed)]
         return failures[-1].error if failures else "unknown"

@@ -144,7 +144,7 @@ def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str
     names = [*names, *(flags.get("more_tasks") or ())]
     if not names:
         raise UsageError(
-            "There is no task: name one, as in `benchmark run math`; `benchmark list` lists them."
+            "There is no task: name one, as in `benchmark run math`; `benchmark list` lists all tasks."
         )
     values = _values(flags, environment)
     if not values["model"]:
@@ -222,7 +222,7 @@ def _require_judge(tasks: Iterable[Task], values: Mapping[str, Any]) -> None:
 
 def _values(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of all options, from flags, environment, settings files or defaults."""
-    # These options are kept from `resolve`, because `--context` has another meaning for a single run.
+    # `resolve` must not see these options, because `--context` has another meaning for a single run.
     own = {option.name for option in BENCHMARK_OPTIONS}
     values = resolve({name: value for name, value in flags.items() if name not in own}, environment)
     # Limits in a settings file are for single runs. A benchmark uses the task's limits, unless a flag replaces them.
@@ -321,11 +321,11 @@ def _tasks_of(names: list[str], flags: Mapping[str, Any], values: Mapping[str, A
 
 
 def _with_original_prompts(task: Task) -> Task:
-    """Return the task with the prompts of the original package, for both modes.
+    """Return the task with the prompts of the paper's package, for runs in a sandbox and for single replies.
 
     Raises:
-        InputError: if the original package is not installed.
-        TaskError: if the original package does not have the task.
+        InputError: if the paper's package is not installed.
+        TaskError: if the paper's package does not have the task.
     """
     tasks = original_folder() / "benchmark"
     if task.folder.parent != TASKS.resolve() or not (tasks / task.name / "config.yaml").is_file():
@@ -346,7 +346,7 @@ def _selected_rows(loaded: list[list[Row]], start: int, end: int | None) -> list
 
 
 def task_source(task: Task) -> str:
-    """Return a text with which `load_task` finds the task: the name of a packaged task, or the folder of another."""
+    """Return a text with which `load_task` finds the task: a packaged task's name, or another task's folder."""
     return task.folder.name if task.folder.parent == TASKS.resolve() else str(task.folder)
 
 

@@ -22,7 +22,7 @@ _DATA_FILES = ("data.jsonl", "data.json", "data.parquet")
 
 
 def load_rows(task: Task, source: str | None = None) -> list[Row]:
-    """Load the rows of a task. With `source` None, look in the task's folder, then in its Hugging Face data set.
+    """Load the rows of a task. With `source` None, use the data in the task's folder, or else the task's data set.
 
     Otherwise, `source` is a file, a folder with TASK.jsonl, `sample`, or `hf:OWNER/NAME/CONFIG:SPLIT`.
 
@@ -77,7 +77,7 @@ def _hub_source(task: Task, source: str) -> DataSource:
 
 
 def _without_envelope(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the columns of a row. A record for the trainer verl, as in `train_verl.json`, has them in `extra_info`."""
+    """Return the columns of a row. Records for the trainer verl have all columns of the row in `extra_info`."""
     inner = record.get("extra_info")
     known = "problem_statement" not in record and isinstance(inner, dict) and "problem_statement" in inner
     return inner if known and isinstance(inner, dict) else record
@@ -152,7 +152,7 @@ def _hub(source: DataSource) -> Iterable[Mapping[str, Any]]:
 
 
 def with_documents(row: Row) -> str:
-    """Return the documents of a row followed by the problem, for a prompt without input files."""
+    """Return the documents of a row followed by the problem, for a model that gets no input files."""
     if not row.input_files:
         return row.problem_statement
     parts = [

@@ -169,9 +169,9 @@ async def run_tests(
 ) -> Ran:
     """Run `tests` and control tests for at most `timeout` seconds.
 
-    The control tests are written next to the file of a test in `neighbours`. No control tests run if `neighbours` is
-    empty. None run if the command has the placeholder `{report}` either, because the runner of such a command is
-    neither pytest nor unittest.
+    The control tests are written next to the file of a test in `neighbours`. They run only if `neighbours` is not
+    empty, and if the command has no placeholder `{report}`. A command with this placeholder has a runner other than
+    pytest and unittest.
     """
     made = await box.exec(["mktemp", "-d", "/tmp/XXXXXXXXXXXXXXXX"])
     if made.exit_code != 0:
@@ -274,7 +274,7 @@ async def _put_controls(box: Sandbox, neighbours: Iterable[str], *, dotted: bool
 
 
 def _at_or_below(path: str, files: Sequence[str]) -> str | None:
-    """Return `path` if it is in `files`, or else the first of the `files` in some folder that ends with `path`.
+    """Return `path` if it is one of `files`, or else the first of `files` that ends with `/` and `path`.
 
     A command may change the folder before it runs the tests, so `path` may be relative to a subfolder. Return None if
     there is no such file.
@@ -287,7 +287,8 @@ def _at_or_below(path: str, files: Sequence[str]) -> str | None:
 def read_results(lines: bytes, controls: Sequence[str] = (), *, stops_early: bool = False) -> Report:
     """Read a report from the lines of the collector.
 
-    `stops_early` is True if the run ends at the first failure. Then one reported control is enough.
+    `stops_early` is True if the run ends at the first failure. In this case, the outcome of one of `controls` is
+    enough, because the others may not have run.
     """
     report = Report()
     for line in lines.splitlines():

@@ -1,4 +1,4 @@
-"""Execution of an item, from its attempts to its score and result, in this process or on another backend."""
+"""Execution of an item: its attempts, its score and its result. A backend makes the attempts, here or elsewhere."""
 
 from __future__ import annotations
 

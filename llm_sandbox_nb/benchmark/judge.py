@@ -119,7 +119,7 @@ class Judge:
         self._silent: int | None = None if known else 0
 
     async def score(self, answer: str | None, row: Row) -> Score:
-        """Return the share of the verdicts on an answer that are "correct", as a score.
+        """Return the score of an answer: the share of "correct" in all verdicts on the answer.
 
         If all judgements lack a verdict and a request failed, the score is marked as failed. The answer can then be
         judged again. If the row has no official answer, the score has no value.
@@ -203,7 +203,7 @@ class Judge:
 
 
 _MAX_SILENT_ANSWERS = 3
-"""Number of answers without a verdict at the beginning of a run after which the run stops."""
+"""Number of first answers. If the judge gives no verdict on any of these answers, the run stops."""
 FATAL_KINDS = frozenset({"authentication", "not_found", "quota", "setup", "unreachable"})
 """Kinds of failures that would repeat for every request."""
 

@@ -58,7 +58,7 @@ _NO_MATHEMATICS = re.compile(
     re.IGNORECASE,
 )
 _ENDS_FORMULA = re.compile(r"(?<!\\)\$|\\boxed")
-"""Matches marks at which math-verify ends a formula. It would ignore the text on the other side of such a mark."""
+"""Matches a mark at which math-verify ends a formula: it would ignore the text before or after this mark."""
 _PRIMES = re.compile(r"(?<=[A-Za-z)}\]])['′]+")
 _OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 _SYMBOLS = {
@@ -308,7 +308,7 @@ def _matches(text: str) -> bool:
 def _split(text: str, *, tight: bool) -> list[str]:
     """Split a text at commas and semicolons that are not inside brackets.
 
-    In a list without brackets, a comma must not be the thousands separator of a number: `1,234, 5` has two elements.
+    In a list without brackets, do not split at the thousands separator of a number: `1,234, 5` has two elements.
     """
     mark = ";" if ";" in text else ","
     parts, depth, start = [], 0, 0
@@ -388,7 +388,7 @@ def _expression(text: str) -> str:
 def _parsed(text: str) -> Any:
     """Parse a text with math-verify. Return None if math-verify does not read the whole text.
 
-    math-verify ignores two parts without an error: an unknown unit, and the base of a number, such as `_2` in `101_2`.
+    However, math-verify silently ignores an unknown unit, and the base of a number, such as `_2` in `101_2`.
     """
     from math_verify import LatexExtractionConfig, parse
 

@@ -131,7 +131,7 @@ _CONDITION = re.compile(
     r"[\W_]*+(?:(?:only|just)\s+)?(?:if|when|unless|which\s+is\s+(?:wrong|false|incorrect|not))\b",
     re.IGNORECASE,
 )
-"""Matches a condition after a statement."""
+"""Matches a condition after a statement, as in "C, if x > 0"."""
 _SPECIES = re.compile(
     r"[A-Z]\.\s(?:coli|subtilis|cereus|anthracis|difficile|tetani|botulinum|perfringens|elegans|albicans|neoformans|trachomatis"
     r"|jejuni|diphtheriae|psittaci|faecalis|faecium|histolytica|pylori|influenzae|ducreyi|melanogaster|thaliana|fumigatus|baumannii"

@@ -95,7 +95,7 @@ def _written_out(match: re.Match[str]) -> str:
 
 
 def without_thinking(text: str) -> str:
-    """Remove thoughts, which are between tags or in a separate channel. An unclosed thought ends with the text."""
+    """Remove thoughts, which are between tags or in a separate channel. An unclosed thought is the rest of the text."""
     if "think" not in text.lower() and "<" not in text:
         return text.strip()
     kept: list[str] = []
@@ -152,8 +152,8 @@ def last_correction(text: str) -> re.Match[str] | None:
 def text_key(text: str) -> str:
     r"""Return a form of a text for comparison: two texts count as equal if their forms are equal.
 
-    Case, decoration such as `**`, a final full stop, `\text{}` and the kind of a dash do not change the form. The point
-    of `.5` and the sign of `C#` are no decoration.
+    Case, decoration such as `**`, a final full stop, `\text{}` and the kind of a dash do not change the form. But the
+    point of `.5` and the sign of `C#` do.
     """
     text = re.sub(r"\\(?:text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"\s*[–—―]\s*", "-", text)

@@ -16,7 +16,7 @@ _MAX_NOTES = 3
 
 @dataclass
 class CellProgress:
-    """Progress of a task in one mode. Times are in seconds, and begin with this start of the benchmark.
+    """Progress of a task in one mode. Times are in seconds, and cover only this start of the benchmark.
 
     `done`, `errors`, `tokens`, `cost` and `score` also count results of earlier starts.
     """

@@ -64,7 +64,7 @@ _UNIT_TEXT_PATTERN = re.compile(
 
 @dataclass(frozen=True)
 class Quantity:
-    """Number with its unit. `places` is the number of written decimals, or None if the number is written without."""
+    """Number with its unit. `places` is the number of written decimals, or None if there are no decimals."""
 
     value: Fraction
     places: int | None = None

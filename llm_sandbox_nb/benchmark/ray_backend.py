@@ -1,6 +1,6 @@
 """Backend for a benchmark on a Ray cluster. Items run on all nodes, and each node has its own engine for sandboxes.
 
-One actor on each node runs many items at once. The process of the command writes all results.
+One actor on each node runs many items at once. The process that started the benchmark writes all results.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Host(NodeActor):
         self._count = 0
 
     async def attempt(self, item: Item) -> ItemReply:
-        """Run an item. Refuse an item that arrives after `close`, which happens because Ray may reorder calls."""
+        """Run an item. Refuse an item that arrives after `close`: Ray may change the order of calls."""
         if self._closing:
             return ItemReply(fatal="the node is closing")
         return await self._run(self._attempt(item))

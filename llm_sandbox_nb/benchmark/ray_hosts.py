@@ -76,7 +76,7 @@ class RayHosts:
         given: function that returns the arguments of the class. It is called for each actor, after this process has
             connected to the cluster.
         at_once: maximum number of simultaneous calls of an actor.
-        option: name of the command-line option for the address, for error messages.
+        option: name of the option that holds the address, for error messages.
 
     Raises:
         UsageError: if Ray is not installed, or the address has an unsupported form.

@@ -97,7 +97,7 @@ def cell_row(
 def compare(
     task: str, first: tuple[str, Sequence[Result]], second: tuple[str, Sequence[Result]]
 ) -> dict[str, Any] | None:
-    """Compare the scores of two sides over their common items. A side is a name with results.
+    """Compare the scores of two sides over their common items. A side is a name and its results.
 
     The delta is the mean score of `first` minus the mean score of `second`. Return None if there are no common items.
     """
@@ -230,13 +230,13 @@ _COLUMN_TITLES = {
     "at_limit": "stopped at a limit", "cost": "cost of scored runs", "wall_time_mean": "wall time mean of scored runs",
 }  # fmt: skip
 _NOTE = (
-    "Scores are means over items. An item is one problem, and its score is the mean of its repeats. Intervals are 95 "
-    "%: Wilson's if each score is 0 or 1 or all scores are equal, and otherwise the bootstrap's over items. A single "
-    "item has no interval. Scored: how many of the planned results have a score. Errors are failures of model, engine,"
-    " network or scorer, and do not count in scores. Stopped at a limit: the answers of such runs count. Cut off: "
-    "results with a reply that broke off twice and was accepted incomplete. Unscored: results without a verdict. "
-    "Tokens count the history of a conversation once. Spent counts all attempts, including lost attempts. p: McNemar's"
-    " exact test."
+    "Scores are means over items. An item is one problem, and its score is the mean of its repeats. All intervals are "
+    "95 % intervals: Wilson's if each score is 0 or 1 or all scores are equal, and otherwise a bootstrap over items. A "
+    "single item has no interval. Scored: number of planned results that have a score. Errors: failures of the model, "
+    "engine, network or scorer; they do not count in scores. Stopped at a limit: runs that reached a limit; their "
+    "answers count. Cut off: results with a reply that broke off twice and was accepted incomplete. Unscored: results "
+    "without a verdict. Tokens: the history of a conversation counts once. Spent: all attempts count, also lost "
+    "attempts. p: p-value of McNemar's exact test."
 )
 
 

@@ -1,4 +1,4 @@
-"""Separate process that collects test outcomes and forwards each line at once.
+"""Separate process that collects test outcomes. It forwards each outcome at once, as a line.
 
 This file runs in sandboxes, so it needs only Python 3.7 and the standard library. Outcomes from `results_sender` arrive
 at a socket, and this process writes them to its standard output. No other process can change the written outcomes, not

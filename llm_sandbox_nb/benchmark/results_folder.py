@@ -61,7 +61,7 @@ class FolderLock:
 
     def release(self) -> None:
         if self._file >= 0:
-            # Do not remove the file: a third start could create a new file, and lock it while a second one has the old.
+            # Keep the file. Otherwise, a second start could lock the removed file, and a third start a new file.
             unlock_and_close(self._file)
             self._file = -1
 
@@ -88,7 +88,7 @@ def read_config(out: Path) -> dict[str, Any]:
 
 
 def check_config(out: Path, config: dict[str, Any]) -> None:
-    """Store the settings in a new folder of results. In an old folder, check that the stored settings are the same.
+    """Store the settings in a new folder. In a folder that has settings already, check that they are the same.
 
     Raises:
         ResultsError: if the settings differ, because results of different settings must not share a folder.

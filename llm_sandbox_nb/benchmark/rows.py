@@ -37,7 +37,7 @@ class Row:
 
     @property
     def digest(self) -> str:
-        """Digest of the whole content. If the digest of an id is new, the row has changed."""
+        """Digest of the whole content. If a row with the same id had another digest before, the row has changed."""
         whole = json.dumps([vars(self)], sort_keys=True, default=_in_words)
         return hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:16]
 

@@ -25,7 +25,7 @@ REWARDED_BY_DOMAIN = ("math", "physics", "chem", "biomed", "instruct_follow")
 
 
 def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
-    """Score like the reward of the paper's package: by domain or, in other domains, by the kind of question.
+    """Score like the reward of the paper's package: by the domain in some domains, else by the kind of question.
 
     Mathematics and physics are scored by equality, chemistry and biomedicine as multiple choice, and instructions by
     their constraints. In other domains, a multiple-choice question is scored by its letter, or by F1 if several answers

@@ -1,4 +1,4 @@
-"""Tokens, cost and time of a benchmark. Failed attempts count, and attempts that were lost when a start was killed."""
+"""Tokens, cost and time of a benchmark. Attempts that failed, or were lost because a start was killed, count too."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def _of_json(text: str) -> str | None:
 
 
 def _stated(text: str, read: Reader) -> str | None:
-    """Return the value after the last "the answer is". Return None without such a phrase, or if it is retracted later.
+    """Return the value after the last "the answer is". Return None without this phrase, or if the text retracts it.
 
     The value is empty if the text after the phrase cannot be read.
     """

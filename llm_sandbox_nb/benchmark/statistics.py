@@ -139,9 +139,9 @@ class Passes:
 def passes(repeats: Iterable[Sequence[float]]) -> list[Passes]:
     """Return unbiased estimates of pass@k and pass^k.
 
-    `repeats` contains the scores of each item. The values of k are 1, 2, 4, ... and the smallest number of scores that
-    an item has, which is also the highest k. An attempt is right if its score is 1. If an item has only one score, the
-    result is empty.
+    `repeats` contains the scores of each item. The highest k is the smallest number of scores that an item has. The
+    other values of k are 1, 2, 4, ... below the highest k. An attempt is right if its score is 1. If an item has only
+    one score, the result is empty.
     """
     items = [(len(scores), sum(score == 1.0 for score in scores)) for scores in repeats if scores]
     most = min((number for number, _ in items), default=0)

@@ -233,8 +233,8 @@ class _Trial:
     async def _failing(self, tests: list[str], ran: Ran) -> list[str]:
         """Return the tests that the report does not list as passed.
 
-        If all these tests are expected to fail, and `PASS_TO_PASS` has them, leave out those that are expected to fail
-        without the patch too.
+        If all these tests are in `PASS_TO_PASS`, and reported as expected to fail, run them also without the patch.
+        Leave out those that are then reported in the same way.
         """
         report, own = ran.report, REPORT_PLACEHOLDER in self.command
         if report.control not in (None, "failed"):

@@ -62,7 +62,7 @@ def _bare(text: str) -> str:
 
 
 def letter(answer: str, gold: str, options: int = 10) -> Score:
-    """Score the chosen letter; see `multiple_choice.find_letter`. If gold is not a letter, the answer is unscored."""
+    """Score 1 if `answer` chooses the same letter as `gold`. If `gold` is not a letter, the answer is unscored."""
     wanted = find_letter(gold, options)
     if wanted is None:
         return Score(None, f"the gold answer {gold[:50]!r} is not a letter")
@@ -73,7 +73,7 @@ def letter(answer: str, gold: str, options: int = 10) -> Score:
 
 
 def set_f1(answer: str, gold: str) -> Score:
-    """Score the F1 of two sets of items.
+    """Return the F1 of the items in `answer` and the items in `gold`, as the score.
 
     Commas, semicolons, lines, bullets and dashes separate items. The word "and" may separate items or be part of an
     item, so both readings are scored, and the higher score counts. If the gold items are letters, "C) water" counts as

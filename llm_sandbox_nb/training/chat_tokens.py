@@ -95,7 +95,7 @@ class ChatTokens:
     def reply(self, message: dict[str, Any], after: Sequence[dict[str, Any]] = ()) -> list[int]:
         """Return the token ids of a reply that was not sampled: the encoded text of the template, and the id `end`.
 
-        `after` are the messages after the reply, because some templates write the last reply differently.
+        `after` has the messages after the reply. Some templates write a reply differently if messages follow.
 
         Raises:
             TemplateError: if the template cannot write the reply.
@@ -312,7 +312,7 @@ FAMILIES = (
     ("<tool_call>", "Qwen"),
     ("<|im_start|>", "ChatML"),
 )
-"""Pairs of a text in a family's templates, and the family's name. The first text that a template contains counts."""
+"""Pairs of a text in a family's templates, and the family's name. The first pair whose text is in a template counts."""
 _MARKUP = re.compile(r"<[^\s<>]{1,60}>|\[[A-Z_/ ]{1,60}\]")
 """Matches added tokens that are not special but still control tokens, such as `<tool_call>` or `[TOOL_RESULTS]`."""
 

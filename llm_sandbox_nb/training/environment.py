@@ -1,4 +1,4 @@
-"""Sandboxes for TRL's own loop. The argument `environment_factory` of TRL's `GRPOTrainer` gets a method of this module.
+"""Sandboxes for TRL's own loop, with a method for the argument `environment_factory` of TRL's `GRPOTrainer`.
 
 TRL asks the model and calls the tools of this package. This package's agent loop executes the calls, so observations,
 limits and records are the same as in other runs.
@@ -51,7 +51,7 @@ def _as_declared(method: _Method) -> _Method:
 
 
 class _AskedModel:
-    """Model of the agent loop whose replies are the calls that TRL makes.
+    """Model for the agent loop. Its replies are the calls that TRL makes.
 
     `asked` receives the messages of each request, and `answers` receives the calls of each reply.
     """
@@ -176,7 +176,7 @@ class SandboxEnvironment:
         return None
 
     async def _end(self) -> Rollout | None:
-        """End the rollout, by a reply without calls if it still runs, and return it. Return None if none has begun."""
+        """Return the rollout, or None if none has begun. If the rollout still runs, end it by a reply without calls."""
         if self._work is None or self._model is None:
             return None
         if not self._work.done():

@@ -51,7 +51,8 @@ def grpo_config(config: TrainingConfig, output: Path, processes: int = 1) -> Any
     - Leave-one-out baseline: the paper subtracts the mean of the other rewards of the group. TRL subtracts the mean of
       all G rewards. TRL's difference is (G - 1)/G times the paper's, so the weight G/(G - 1) makes them equal.
       Nothing is divided by the standard deviation.
-    - Sum of the token terms of a sequence, and mean over sequences: this is `luspo` with ratios per token.
+    - The terms of all tokens in a sequence are added, and then the mean over the sequences is taken. TRL does this with
+      the loss `luspo` and a ratio for each token.
     - Clip at 1 - epsilon and 1 + epsilon_high. By default, there is no KL divergence.
     """
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -123,7 +124,7 @@ def grpo_config(config: TrainingConfig, output: Path, processes: int = 1) -> Any
 
 
 def reward(rewards: Sequence[float | None], **_: Any) -> list[float | None]:
-    """Return `rewards`, which the rollouts already have; TRL calls this function. TRL leaves out the reward None."""
+    """Return `rewards`, which the rollouts already have. TRL calls this function, and leaves out rewards of None."""
     return list(rewards)
 
 

@@ -22,7 +22,7 @@ from llm_sandbox_nb.training.rollouts import RolloutError, open_sandboxes, run_o
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 MakeRows = Callable[[int, int], list[Row]]
-"""Function that makes rows from the number of rows and a seed."""
+"""Function that takes a number of rows and a seed, and makes the rows."""
 _RUNS_AT_ONCE = 16
 
 

@@ -221,7 +221,8 @@ class TrainingRecord:
     def forget_after(self, step: int) -> None:
         """Remove all figures and rollouts of the steps after `step`, because a resume repeats these steps.
 
-        If the training continues after `step`, also remove the policy of its former end, which had fewer steps.
+        If the training continues after `step`, also remove the policy in `end/`. It belongs to an earlier start with
+        fewer steps.
         """
         for file, figures in ((STEPS, self.steps()), (VALIDATIONS, self.validations())):
             lines = (json.dumps(line) + "\n" for line in figures if line["step"] <= step)
@@ -254,7 +255,7 @@ class TrainingRecord:
     ) -> list[RolloutRow]:
         """Write the reward and the advantage of each rollout to its journal and to the table of the step.
 
-        Several processes may write the table of a step. `first` is the table's index for the first of `rollouts`.
+        Several processes may write the table of a step. `first` is the index in the table of the first of `rollouts`.
         """
         rows = []
         for place, (rollout, advantage) in enumerate(zip(rollouts, advantages, strict=True), first):

@@ -1,4 +1,4 @@
-"""Rollouts: the policy works on many rows at the same time, on each row in another sandbox.
+"""Rollouts: the policy works on many rows at the same time. Each row has its own sandbox.
 
 The agent loop and the records of rollouts are the same as those of all other runs.
 """
@@ -43,7 +43,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 LOST = "lost"
-"""Stop reason of a rollout whose attempts all failed. The training leaves out such a rollout, and gives no reward 0."""
+"""Stop reason of a rollout whose attempts all failed. The training leaves out such a rollout. Its reward is not 0."""
 GRACE = 120.0
 """Seconds that a rollout may run after its deadline. If it still runs then, it counts as lost."""
 

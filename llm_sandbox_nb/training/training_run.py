@@ -43,7 +43,8 @@ _MIN_ANSWER_CHARACTERS = 4
 """Minimum number of letters and digits of an answer to search for in a prompt. A shorter answer may be there by chance.
 """
 STEPS_WITHOUT_GRADIENT = 3
-"""Number of consecutive steps without a gradient after which a warning is shown. It is repeated after as many steps."""
+"""Number of consecutive steps without a gradient that cause a warning. The same number of further steps causes another.
+"""
 
 
 def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:

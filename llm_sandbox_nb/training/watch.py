@@ -1,6 +1,6 @@
 """Views of a training as text and as plots.
 
-The text has a line for each step, and a table of a step's rollouts. The plots are small SVG pictures in a row, which
+The text has a line for each step, and a table of a step's rollouts. The plots are small SVG pictures in a row. They
 need no library and no scripts.
 """
 
@@ -121,7 +121,7 @@ def step_text(record: TrainingRecord, step: int) -> Iterator[str]:
 
 
 def follow(record: TrainingRecord, emit: Callable[[str], None], pause: float = _LOOK_SECONDS) -> None:
-    """Pass each new step and validation to `emit` until the training ends.
+    """Pass a line about each new step and validation to `emit` until the training ends.
 
     A step that a resume repeats is passed only once.
     """

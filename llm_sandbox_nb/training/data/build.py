@@ -288,7 +288,7 @@ def _distractors(
 
 
 def _named(pieces: Sequence[_Piece], answers: Sequence[str]) -> dict[str, str]:
-    """Return the texts of the files by file name. The name is the document's title, unless it contains an answer."""
+    """Return the texts of the files by file name. If a document's title contains an answer, the name is `document`."""
     files: dict[str, str] = {}
     for piece in pieces:
         has_answer = any(contains_words(file_name(piece.title), answer) for answer in answers)

@@ -32,10 +32,10 @@ class Document:
     """Document. Its text is read on demand."""
 
     name: str
-    """Path in the folder, with `/`. Questions use this name for the document."""
+    """Path relative to the folder of all documents, with `/`. Questions use this name for the document."""
     title: str
     domain: str
-    """Folder of the document, or empty if the document is at the top."""
+    """Path of the document's folder, relative to the folder of all documents. Empty if it is that folder."""
     path: Path
     """Path of a plain text file: the document itself, or its text after the conversion."""
 
