@@ -56,7 +56,7 @@ _HEAD_CHARACTERS = 4_000
 
 @dataclass(frozen=True)
 class Judgement:
-    """One judgement of an answer. `key` is a digest of the judge, the row and the answer. `repeat` counts from 0."""
+    """Single judgement of an answer. `key` is a digest of the judge, the row and the answer. `repeat` counts from 0."""
 
     key: str
     repeat: int

@@ -33,7 +33,7 @@ from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 
 TEST_COMMAND = "python3 -m pytest -q {test}"
 EVIDENCE = ("report", "exit_code")
-"""Kinds of evidence that tests passed."""
+"""Kinds of evidence that tests passed: a report of the test runner, or the exit code 0 of the test command."""
 _PREPARE = (
     f"rm -rf .git && {GIT} init -q && {GIT} add -A --force . && "
     f"{GIT} commit -q --allow-empty -m base && {GIT} rev-parse HEAD"
@@ -122,7 +122,7 @@ async def score_patch(
     test_evidence: str = "report",
     timeout: float = 1800.0,
 ) -> Score:
-    """Score 1 if a report shows that all required tests ran and passed with the patch, and 0 otherwise.
+    """Score 1 if there is evidence that all required tests passed with the patch, and 0 otherwise.
 
     After the patch was applied, files that affect test outcomes are restored, and the row's tests are added; see
     `patches` and `evidence`. `timeout` is the maximum seconds for all tests together. If the row's tests cannot be
@@ -183,7 +183,7 @@ class _DecidedError(LLMSandboxError):
 
 @dataclass(frozen=True)
 class _Trial:
-    """Tests of one row. Each run has a new sandbox, so that a patch cannot affect a later run."""
+    """Tests of a row. Each run of tests has a new sandbox, so that a patch cannot affect a later run."""
 
     row: Row
     open_box: BoxOpener

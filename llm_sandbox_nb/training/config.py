@@ -171,8 +171,8 @@ class ValidationConfig:
     )
     rows: str = key(
         "",
-        "rows as in `data.rows`, where `{task}` stands for the task's name, or a folder with TASK.jsonl; empty: the "
-        "tasks' rows or, for `notes` and `ledger`, rows that the training does not use",
+        "rows as in `data.rows`, or a folder with TASK.jsonl; after `hf:`, `{task}` stands for the task's name; empty: "
+        "the tasks' rows or, for `notes` and `ledger`, rows that the training does not use",
     )
     count: int = key(0, "maximum number of rows of a task; 0: all rows")
     repeats: int = key(1, "number of rollouts of each row")
