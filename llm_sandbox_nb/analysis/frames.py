@@ -132,9 +132,8 @@ def tools_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
 def groups_frame(runs_table: pandas.DataFrame) -> pandas.DataFrame:
     """Return a table with a row for each group of runs.
 
-    The columns `*_rate` and `barren_share` are shares of all turns of the group. `environment_share` is computed from
-    the sums of tokens over all runs of the group, and `tool_share` from the sums of seconds over the runs whose times
-    are known.
+    The columns `*_rate` and `barren_share` are shares of all turns of the group. `environment_share` is a share of the
+    tokens of all runs of the group. `tool_share` is a share of the seconds of the runs whose times are known.
     """
     rows = [_group_row(str(name), part) for name, part in runs_table.groupby("group", sort=True)]
     return _pandas_frame(rows)

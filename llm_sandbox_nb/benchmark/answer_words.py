@@ -17,7 +17,7 @@ import yaml
 @cache
 def words() -> dict[str, Any]:
     """Return the tables of `words.yaml`, by name."""
-    # every process that scores reads this file, and the loader in C is eight times as fast as the loader in Python
+    # Every process that scores reads this file. The loader in C is eight times as fast as the loader in Python.
     loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
     tables: dict[str, Any] = yaml.load(
         Path(__file__).with_name("words.yaml").read_text("utf-8"), Loader=loader

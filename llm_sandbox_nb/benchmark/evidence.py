@@ -1,7 +1,7 @@
 """Evidence that tests ran: the outcome of each test, and control tests that have to fail.
 
 An exit code is not evidence: if the tested code calls `os._exit(0)`, the exit code is 0, but no test has run. Therefore
-pytest and unittest send the outcome of each test at once to another process, in which no code can change the outcome
+pytest and unittest send the outcome of each test at once to another process, where the tested code cannot change it
 (see `results_collector`). A test has passed if the worst outcome that was sent for this test is `passed`.
 
 The tested code runs in the process of the test runner, so hostile code can send false outcomes, or change the runner.

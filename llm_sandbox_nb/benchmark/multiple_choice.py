@@ -7,7 +7,7 @@ because A is wrong", "C. benzene", "C (benzene)"). A letter that occurs in anoth
 choice either. The same is true for the first letter of a list of all options, and for a letter that is called wrong,
 supposed ("if the answer is B") or retracted.
 
-All patterns run in linear time: no two parts of a pattern can match the same characters.
+All patterns run in linear time, because successive parts of a pattern cannot match the same characters.
 """
 
 from __future__ import annotations

@@ -29,8 +29,10 @@ def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
 
     Mathematics and physics are scored by equality, chemistry and biomedicine as multiple choice, and instructions by
     their constraints. In other domains, a multiple-choice question is scored by its letter, or by F1 if several answers
-    are right. Free text is scored by equality or ROUGE-L. This package adds three cases: the kind "extraction" and a
-    gold list without a kind are scored by F1, and a single gold letter without a kind is scored as a choice.
+    are right. Free text is scored by equality or ROUGE-L.
+
+    This package adds three cases. The kind "extraction" is scored by F1. In a row without a kind, a gold list is scored
+    by F1 too, and a single gold letter as a choice.
     """
     domain = row_domain(row)
     if domain in ("math", "physics"):
@@ -179,7 +181,7 @@ def _function(path: Path, *names: str) -> Callable[..., Any] | None:
     if spec is None or spec.loader is None:
         raise ScorerError(f"{path} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
-    # The usual loader would use an outdated compiled file if the source changed within a second, with the same size.
+    # The usual loader would use an outdated compiled file if the source changed within a second and kept its size.
     code = compile(path.read_bytes(), path, "exec")
     try:
         exec(code, vars(module))

@@ -44,7 +44,7 @@ class Scoring:
 
     def __init__(self, workers: int = 1, deadline: float = DEADLINE_SECONDS) -> None:
         self.deadline = deadline
-        # the worker that was used last is used next, so that a second worker starts only for a concurrent request
+        # The worker that was used last is used next. Thus a second worker starts only for a concurrent request.
         self._free: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
         self._all = [_Worker() for _ in range(workers)]
         for worker in self._all:

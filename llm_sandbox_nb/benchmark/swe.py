@@ -4,7 +4,7 @@ A row has the columns of SWE-bench: `base_commit`, `test_patch`, `FAIL_TO_PASS`,
 names a folder or a git repository on this machine. Alternatively, `image` names a Docker image that has the repository
 in `working_dir`. `test_command` runs the tests. Its placeholder `{test}` becomes the names of the tests, quoted for a
 shell, so the placeholder must not be inside quotes. The outcomes come from the report of pytest or unittest, or from
-the report that another runner writes to `{report}`, and not from printed output; see `evidence`.
+the report that another runner writes to `{report}`; see `evidence`. Printed output does not count.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ def _export(source: Path, commit: Any, target: Path) -> None:
 async def collect_patch(box: Sandbox, base: str) -> str | None:
     """Return all differences between the files and the commit `base` as a patch.
 
-    Return None if git fails, or if the patch would be empty or too large. It does not matter whether the model has
-    committed its changes. As in the harnesses of SWE-bench, new files that git ignores are left out unless the model
-    has added them to git, because they are caches and build results, which could make the patch too large.
+    Return None if git fails, or if the patch would be empty or too large. The model may or may not have committed its
+    changes. New files that git ignores are left out, unless the model has added them to git. Such files are caches and
+    build results, which could make the patch too large. The harnesses of SWE-bench leave them out too.
     """
     # `diff-index` ignores settings of `diff`, such as colours. `git add` exits with 1 if it leaves out a nested
     # repository without a commit.

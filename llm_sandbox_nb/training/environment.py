@@ -187,7 +187,7 @@ class SandboxEnvironment:
 class SandboxEnvironments:
     """Environments, rows and reward for TRL's own loop. The end of a `with` block closes the sandboxes.
 
-    If `made` is such an object, the trainer is `GRPOTrainer(environment_factory=made.environment,
+    With `made` as such an object, make the trainer by `GRPOTrainer(environment_factory=made.environment,
     reward_funcs=[made.reward], train_dataset=Dataset.from_list(made.dataset()), args=grpo_config(config, out))`.
     """
 

@@ -105,7 +105,7 @@ class TrainingRecord:
             raise RecordError(
                 f"A training cannot be written to {folder} ({error.strerror or error}): choose another --out."
             ) from error
-        # A training on several processes has one folder, and another of these processes may be writing these files now.
+        # The processes of a training share its folder. Another of these processes may be writing these files now.
         allowed = (CONFIG, INPUTS, LOCK, f".{CONFIG}", f".{INPUTS}")
         if not file.is_file() and any(not one.name.startswith(allowed) for one in folder.iterdir()):
             raise RecordError(f"{folder} is not empty and does not hold a training: give another --out.")
