@@ -141,7 +141,7 @@ def follow(record: TrainingRecord, emit: Callable[[str], None], pause: float = _
 
 
 def is_over(record: TrainingRecord) -> bool:
-    """Return True if the trained policy exists."""
+    """Return True if the last step is done and the folder of the trained policy exists."""
     steps = record.steps()
     return bool(steps) and steps[-1]["step"] >= record.config.steps and (record.folder / END).is_dir()
 
