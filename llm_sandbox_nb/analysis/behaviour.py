@@ -12,16 +12,16 @@ from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
 WANDERING_SHARE = 0.5
 WANDERING_TURNS = 10
-"""Minimum turns of a run that wanders. In such a run, at least `WANDERING_SHARE` of the turns make no progress."""
+"""Minimum number of turns of a run that wanders. At least `WANDERING_SHARE` of its turns make no progress."""
 
 
 @dataclass
 class Turn:
     """Turn of a run: a reply of the model, with the calls in this reply.
 
-    `attempted` has the capabilities that the code of the turn uses. `succeeded` has the capabilities that a successful
-    call uses. If the turn made no progress, `why` is the reason: `no call`, `failed` (every call failed) or `repeated`
-    (every call was made before and had the same output). Otherwise, `why` is empty.
+    `attempted` has the capabilities that the code of the turn uses. `succeeded` has the capabilities that successful
+    calls of the turn use. If the turn made no progress, `why` is the reason: `no call`, `failed` (every call failed) or
+    `repeated` (every call was made before and had the same output). Otherwise, `why` is empty.
     """
 
     number: int
@@ -48,7 +48,7 @@ class Behaviour:
         return Counter(tool for turn in self.turns for tool in turn.tools)
 
     def rate(self, capability: str, *, only_succeeded: bool = False) -> float:
-        """Return the number of turns that use a capability, divided by the number of all turns."""
+        """Return the share of all turns that use a capability. With `only_succeeded`, only successful calls count."""
         used = [turn.succeeded if only_succeeded else turn.attempted for turn in self.turns]
         return sum(capability in found for found in used) / len(self.turns) if self.turns else 0.0
 
@@ -64,7 +64,7 @@ class Behaviour:
 
 
 def behaviour_of(trajectory: Trajectory) -> Behaviour:
-    """Return the turns of a run. A step without a reply is not a turn.
+    """Return the behaviour of a model in a run. A step without a reply is not a turn.
 
     A turn without a call makes progress only if it is the last turn and answers the task.
     """
@@ -132,7 +132,7 @@ VERIFICATION = re.compile(
     ),
     re.IGNORECASE,
 )
-"""Phrases with which a model checks its own work."""
+"""Matches phrases with which a model checks its own work."""
 STRUCTURE = {
     "headings": re.compile(r"^ {0,3}#{1,6} \S", re.MULTILINE),
     "separators": re.compile(r"^ {0,3}(?:-{3,}|\*{3,}|_{3,}|={3,})[ \t]*$", re.MULTILINE),
@@ -145,7 +145,7 @@ _CODE = re.compile(r"^ {0,3}(```|~~~).*?(?:^ {0,3}\1|\Z)", re.MULTILINE | re.DOT
 
 @dataclass(frozen=True)
 class Writing:
-    """Counts in one text: matches of `VERIFICATION`, and of `STRUCTURE` in total and by pattern (`parts`)."""
+    """Counts in one text: matches of `VERIFICATION`, and of `STRUCTURE` in total. `parts` has the counts by pattern."""
 
     verification: int
     structure: int
@@ -153,7 +153,7 @@ class Writing:
 
 
 def writing_of(text: str) -> Writing:
-    """Count phrases of verification and elements of structure in a reply. Code blocks are ignored."""
+    """Count phrases of verification and elements of structure in a reply. Ignore code blocks."""
     plain = _CODE.sub("", text)
     texts = {"math": _closable(plain)}
     parts = {name: len(pattern.findall(texts.get(name, plain))) for name, pattern in STRUCTURE.items()}
@@ -161,6 +161,6 @@ def writing_of(text: str) -> Writing:
 
 
 def _closable(text: str) -> str:
-    r"""Remove each `\[` after the last `\]`, because a search for each missing `\]` would take too long."""
+    r"""Remove each `\[` after the last `\]`, because searching for a missing `\]` each time would take too long."""
     last = max(0, text.rfind("\\]"))
     return text[:last] + text[last:].replace("\\[", "  ")

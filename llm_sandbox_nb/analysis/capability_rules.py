@@ -1,11 +1,11 @@
-"""Published rules of capability use, which find three capabilities in the code of a turn.
+"""Published rules of capability use. The three capabilities are external resources, file management and computation.
 
-The rate of a capability is the number of turns that use the capability, divided by the number of all turns. A turn may
-use several capabilities or no capability. The code of a turn consists of commands, of programs on a command line or in
-a here-document, and of edited files.
+The rules find the capabilities in the code of a turn: in commands, in programs on a command line or in a here-document,
+and in edited files. A turn may use several capabilities or no capability. The rate of a capability is the number of
+turns that use the capability, divided by the number of all turns.
 
 `docs/explanation/capability-use.md` defines the capabilities in words. The turns in `tests/data/labelled_turns.yaml`
-were labelled by hand according to that page. A change of the rules that changes results needs a new `RULES_VERSION`.
+were labelled by hand according to that page. If a change of the rules changes results, raise `RULES_VERSION`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _LANGUAGES = {
 }  # fmt: skip
 _INTERPRETERS = {"python": "python", "pypy": "python", "node": "curly", "bash": "shell", "sh": "shell",
                  "zsh": "shell", "dash": "shell"}  # fmt: skip
-_MAX_DEPTH = 6  # of programs within programs
+# maximum depth of programs within programs
+_MAX_DEPTH = 6
 BASH_TOOLS = frozenset({"execute_bash", "bash", "shell"})
 EDITOR_TOOLS = frozenset({"str_replace_editor", "file_editor", "str_replace_based_edit_tool"})
 SUBMIT_TOOLS = frozenset({"submit", "finish"})
@@ -35,7 +36,7 @@ SUBMIT_TOOLS = frozenset({"submit", "finish"})
 
 @dataclass(frozen=True)
 class Code:
-    """Text of a program. `language` is `python`, or `curly` for C and similar languages."""
+    """Text of a program. `language` is `python`, or `curly` for JavaScript, C and similar languages."""
 
     language: str
     text: str
@@ -51,7 +52,7 @@ class Parts:
 
 
 def parts_of_call(tool: str, arguments: Mapping[str, Any] | None) -> Parts:
-    """Return the code of a call. If the arguments are invalid, return no code."""
+    """Return the code of a tool call. If the arguments are invalid, return no code."""
     arguments = arguments or {}
     if tool in BASH_TOOLS:
         return parts_of_shell(_text(arguments.get("command")))

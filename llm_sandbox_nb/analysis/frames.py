@@ -32,7 +32,7 @@ TOOL_COLUMNS = ["group", "tool", "calls", "share"]
 
 
 def run_row(run: Loaded) -> dict[str, Any]:
-    """Return all measures of a run, by the names in `RUN_COLUMNS`."""
+    """Return all measures of a run. The keys are the names in `RUN_COLUMNS`."""
     trajectory = run.trajectory
     behaviour, tokens = behaviour_of(trajectory), tokens_of(trajectory)
     times = times_of(trajectory, foreign=run.form != "journal")
@@ -114,7 +114,10 @@ def turns_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
 
 
 def tools_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
-    """Return a table with a row for each tool in each group: the number of its calls, and their share in the group."""
+    """Return a table with a row for each tool in each group of runs.
+
+    A row has the number of the tool's calls in the group, and the share of these calls in all calls of the group.
+    """
     counts: dict[tuple[str, str], int] = {}
     for run in runs:
         for tool, number in behaviour_of(run.trajectory).tool_mix.items():
@@ -129,9 +132,8 @@ def tools_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
 def groups_frame(runs_table: pandas.DataFrame) -> pandas.DataFrame:
     """Return a table with a row for each group of runs.
 
-    The columns `*_rate` and `barren_share` are shares of all turns of the group. `environment_share` is computed from
-    the sums of tokens over all runs of the group, and `tool_share` from the sums of seconds over the runs whose times
-    are known.
+    The columns `*_rate` and `barren_share` are shares of all turns of the group. `environment_share` is a share of the
+    tokens of all runs of the group. `tool_share` is a share of the seconds of the runs whose times are known.
     """
     rows = [_group_row(str(name), part) for name, part in runs_table.groupby("group", sort=True)]
     return _pandas_frame(rows)
@@ -172,7 +174,7 @@ def _group_row(name: str, part: pandas.DataFrame) -> dict[str, Any]:
 
 
 def _endings(reasons: Iterable[object]) -> str:
-    """Count the ends of runs, most frequent first, as in "Submitted 3, Step limit reached 1"."""
+    """Return the ends of runs with their counts, most frequent first: "Submitted 3, Step limit reached 1"."""
     words = (state_words(reason) if isinstance(reason, str) else "No end" for reason in reasons)
     return ", ".join(f"{state} {number}" for state, number in Counter(words).most_common())
 

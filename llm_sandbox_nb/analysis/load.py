@@ -1,4 +1,4 @@
-"""Loading of runs for analysis, from journals and from records of other programs."""
+"""Loader of runs for an analysis, from journals and from records of other programs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 class Loaded:
     """Loaded run. `form` is `journal`, or the name of another project's format.
 
-    Tables group runs by `group`, which is the parent folder of the run relative to the given path. Runs below a folder
-    `runs`, as in a benchmark's results, belong to the group of the folder above `runs`.
+    Tables group runs by `group`: the parent folder of the run's folder, relative to the path that was given. Runs below
+    a folder `runs`, as in a benchmark's results, belong to the group of the folder above `runs`.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Loaded:
 
 @dataclass
 class Reading:
-    """Result of `load_runs`, with the runs, and a message for each file that could not be read."""
+    """Result of `load_runs`. `problems` has a message for each file that could not be read."""
 
     runs: list[Loaded] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -76,7 +76,7 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
 
 
 def _sort_in(run: Loaded, reading: Reading, known: dict[str, int]) -> None:
-    """Add a run, or count the run as omitted. Of two records of the same run, the longer one is kept.
+    """Add a run to `reading`, or count the run as omitted. Keep the longer of two records of the same run.
 
     `known` maps digests of the model's work to indexes in `reading.runs`.
     """
@@ -95,7 +95,7 @@ def _sort_in(run: Loaded, reading: Reading, known: dict[str, int]) -> None:
 
 
 def _work_of(run: Loaded) -> str:
-    """Return a digest of the model's replies, which is equal for copies of a run.
+    """Return a digest of the model's replies. Copies of a run have the same digest.
 
     Return an empty text if the run has no reply.
     """

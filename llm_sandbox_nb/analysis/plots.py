@@ -1,4 +1,4 @@
-"""Plots of the tables as matplotlib figures. This module needs matplotlib, but no screen and no pyplot."""
+"""Plots of the tables as matplotlib figures. This module needs matplotlib, but no screen."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-"""Palette of Okabe and Ito, which colour-blind people can distinguish, even in grey."""
+"""Colours of Okabe and Ito. Colour-blind people can distinguish these colours, also in a grey copy."""
 _LABELS = {"external": "External resources", "files": "File management", "computation": "Computation"}
 
 
 def capability_figure(groups: pandas.DataFrame) -> Figure:
-    """Draw the share of turns that use each capability, by group.
+    """Draw the share of turns that use each capability, for each group of runs.
 
-    The pale part of a bar is the share of turns in which no call with the capability succeeded.
+    In the turns of a bar's pale part, no call with the capability succeeded.
     """
     figure, axes = _new(len(groups))
     width = 0.8 / len(CAPABILITIES)
@@ -35,7 +35,7 @@ def capability_figure(groups: pandas.DataFrame) -> Figure:
 
 
 def token_figure(groups: pandas.DataFrame) -> Figure:
-    """Draw the mean number of tokens of a run, by group and origin. Each token of a conversation is counted once."""
+    """Draw the mean number of tokens of a run, for each group and origin. Each token of a conversation counts once."""
     figure, axes = _new(len(groups))
     origins = ("prompt", "model", "environment")
     _stack(axes, ((name.capitalize(), groups[f"{name}_tokens_mean"] / 1000) for name in origins))
@@ -54,7 +54,7 @@ def turns_figure(runs: pandas.DataFrame) -> Figure:
 
 
 def tools_figure(tools: pandas.DataFrame) -> Figure:
-    """Draw the share of each tool in the calls, by group."""
+    """Draw the share of each tool in the calls of a group, for each group."""
     table = tools.pivot_table(index="group", columns="tool", values="share", fill_value=0.0, aggfunc="sum")
     figure, axes = _new(len(table))
     _stack(axes, ((_plain(tool), 100 * table[tool]) for tool in table.columns))
@@ -70,7 +70,8 @@ def svg_of(figure: Figure) -> str:
         matplotlib.rc_context({"svg.hashsalt": "llm-sandbox-nb", "svg.fonttype": "path"}),
         warnings.catch_warnings(),
     ):
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the tables have these names as text
+        # A plot may lack letters that its font does not have. The tables show the same names in full.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(target, format="svg", metadata={"Date": None})
     text = target.getvalue()
     return text[text.index("<svg") :]
@@ -90,7 +91,7 @@ def _new(groups: int) -> tuple[Figure, Any]:
 
 
 def _stack(axes: Any, parts: Iterable[tuple[str, pandas.Series[float]]]) -> None:
-    """Draw a bar for each group. The parts of the bars lie on each other in the given order."""
+    """Draw a bar for each group. A part has a label and a value for each group. The first part is at the bottom."""
     bottom: Any = 0.0
     for number, (label, values) in enumerate(parts):
         colour = COLOURS[number % len(COLOURS)]

@@ -102,8 +102,8 @@ class _Reader:
         self._paths = _path_names(tree)
         self._nodes = list(ast.walk(tree))
         self._texts: set[int] = set()
-        """`id` of each operation with a text operand. Inner operations are added before outer operations, because a
-        recursion could be too deep."""
+        """`id` of each operation with a text operand. A loop adds inner operations before outer operations. A recursion
+        instead of this loop could be too deep."""
         for node in reversed(self._nodes):
             if isinstance(node, ast.BinOp) and self._about_text(node):
                 self._texts.add(id(node))
@@ -126,7 +126,7 @@ class _Reader:
         return found
 
     def _name(self, node: ast.expr) -> str:
-        """Return the dotted name of the called function, with imports resolved, or an empty text if it has no name."""
+        """Return the dotted name of a called function, with imports resolved, or an empty text if it has no name."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -214,7 +214,7 @@ def _imported(tree: ast.Module) -> dict[str, str]:
 
 
 def _path_names(tree: ast.Module) -> set[str]:
-    """Return the names of variables that hold a path or a text, so that `/` and `+` on them are not arithmetic."""
+    """Return the names of variables that hold a path or a text. Operations such as `/` on them are not arithmetic."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if (

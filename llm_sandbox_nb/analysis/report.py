@@ -1,4 +1,4 @@
-"""HTML page that shows an analysis by tables and plots. The page has no scripts and needs no external resources."""
+"""HTML page with the tables and plots of an analysis. The page has no scripts and needs no external resources."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def page(title: str, body: str) -> str:
 
 
 def table(frame: pandas.DataFrame, columns: list[str] | None = None) -> str:
-    """Return a data frame as an HTML table with escaped texts, shares in percent, and short numbers."""
+    """Return a data frame as an HTML table. Texts are escaped, shares are in percent, and numbers are short."""
     frame = frame if columns is None else frame[columns]
     heads = "".join(f"<th>{html.escape(str(name).replace('_', ' '))}</th>" for name in frame.columns)
     rows = "".join(

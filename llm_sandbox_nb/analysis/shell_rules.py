@@ -121,7 +121,7 @@ def _is_recursive(option: str) -> bool:
 
 
 def _operands(name: str, rest: list[str]) -> list[str]:
-    """Return the files in the words of a command. Options, their values, and patterns are omitted."""
+    """Return the operands of the command `name` that are files. `rest` are the words after the name."""
     spec = _READERS[name]
     with_value, patterns = spec.rstrip("!"), spec.count("!")
     found, skip = [], False
@@ -140,7 +140,7 @@ def _operands(name: str, rest: list[str]) -> list[str]:
 
 
 def _computes_in_program(name: str, rest: list[str]) -> bool:
-    """Return True if the command is awk with a program that does arithmetic. Positions in a text count as numbers."""
+    """Return True if the command is awk with a program that does arithmetic, also with positions in a text."""
     if name not in ("awk", "gawk", "mawk"):
         return False
     program = next((word for word in rest if not word.startswith("-")), "")

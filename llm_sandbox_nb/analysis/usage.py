@@ -1,7 +1,7 @@
-"""Tokens of a run by origin, which are counted in two ways, and times of a run.
+"""Token counts of a run by origin, and times of a run. There are two ways to count tokens.
 
-*Once*: each token of the final conversation is counted one time. *As billed*: a token is counted for each request that
-sends it, because a request is billed with its complete history.
+*Once*: each token of the final conversation is counted one time. *As billed*: a token is counted again for each request
+that sends the token, because a provider bills each request with its complete history.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking_blocks", "reasoni
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens by origin.
+    """Token counts by origin.
 
     `prompt` counts the tokens of the system message, the task and the tools. `model` counts the tokens of replies.
     `environment` counts the tokens of observations and of messages that the agent adds. An observation that no later
@@ -151,7 +151,7 @@ def _add_up(requests: list[_Request], *, cost: float | None, estimated: bool) ->
 
 @dataclass(frozen=True)
 class Times:
-    """Times of a run in seconds. An unrecorded time is None. Other programs' records have only the model's time."""
+    """Times of a run in seconds. A time is None if it was not recorded. Other programs record only the model's time."""
 
     model: float
     tools: float | None = None
@@ -161,13 +161,13 @@ class Times:
 
     @property
     def tool_share(self) -> float | None:
-        """Share of the wall time in which calls were executed. None if the times were not recorded."""
+        """Share of the wall time in which tool calls were executed. None if these times were not recorded."""
         return self.tools / self.wall if self.tools is not None and self.wall else None
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """Throughput of several runs. `per_minute` is the number of runs per minute between first start and last end."""
+    """Throughput of several runs. `per_minute` is the mean number of runs per minute, from first start to last end."""
 
     per_minute: float
     concurrency: float
@@ -191,9 +191,9 @@ def times_of(trajectory: Trajectory, *, foreign: bool = False) -> Times:
 
 
 def throughput(times: Iterable[Times]) -> Throughput | None:
-    """Return the throughput of several runs, or None if no time is recorded, or if the times cannot be right."""
+    """Return the throughput of several runs. Return None if no times were recorded, or if the clock was set back."""
     known = [(time.start, time.start + time.wall, time.wall) for time in times if time.start and time.wall]
     span = max((end for _, end, _ in known), default=0.0) - min((start for start, _, _ in known), default=0.0)
-    if span <= 0:  # no run has times, or the clock was set back
+    if span <= 0:
         return None
     return Throughput(60 * len(known) / span, sum(wall for _, _, wall in known) / span)

@@ -17,7 +17,7 @@ import yaml
 @cache
 def words() -> dict[str, Any]:
     """Return the tables of `words.yaml`, by name."""
-    # every process that scores reads this file, and the loader in C is eight times as fast as the loader in Python
+    # Every process that scores reads this file. The loader in C is eight times as fast as the loader in Python.
     loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
     tables: dict[str, Any] = yaml.load(
         Path(__file__).with_name("words.yaml").read_text("utf-8"), Loader=loader
@@ -32,7 +32,8 @@ def _alternatives(table: str) -> str:
 
 
 OTHER_SCRIPT = "\u0900-\u0dff\u0e00-\u0eff\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-"""Characters of scripts in which no blank follows a Latin letter."""
+"""Characters of scripts such as Chinese and Thai, in which a Latin letter and the next word need no blank between them.
+"""
 ANSWER_INTRODUCTION = (
     rf"(?<![^\W\d_{OTHER_SCRIPT}])(?:{_alternatives('answer')})(?:[^\W\d_]{{1,4}}(?=\s*[:=]))?"
     rf"(?:\s+(?![A-Z]\b|(?:{_alternatives('not')})\b)[^\W\d_]{{2,12}}){{0,2}}?\s*[*_`\"']{{0,4}}"
@@ -42,4 +43,4 @@ ANSWER_INTRODUCTION = (
 """Matches the words before an answer, such as "Die richtige Antwort ist", "正解は" or "Ответ:"."""
 ANSWER_SUFFIX = rf"(?:\s*(?:{_alternatives('behind')}))"
 NEGATION = r"(?:\s*(?:değil|नहीं|नाही|가\s*아|이\s*아|은\s*아|는\s*아|では|じゃな|でな|নয়|নয়|نہیں|نیست|ไม่))"
-"""Matches a negation after an answer."""
+"""Matches a negation that stands after the answer, as in Turkish and Hindi."""

@@ -1,4 +1,4 @@
-"""Attempts at one problem, in a sandbox or with a single reply. An attempt is recorded like any other run."""
+"""Attempt at one problem, in a sandbox or with a single reply. Each attempt is recorded as a run."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ BoxOpener = Callable[[Task, Row], AbstractAsyncContextManager[Sandbox]]
 
 @dataclass(frozen=True)
 class HowToAsk(RunOptions):
-    """Model with the settings of its requests and the options of its runs."""
+    """Model, settings of its requests, and options of its runs."""
 
     model: Model
     settings: ModelSettings = field(default_factory=ModelSettings)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     limits: RunLimits | None = None
-    """Limits that replace the limits of the task. None to use the limits of the task."""
+    """Limits that replace the task's limits. With None, the task's limits are used."""
     nudges: Nudges = field(default="all", kw_only=True)
-    """Number of replies in a row without a tool call that the run answers with a request for a call. With `all`, as in
-    the paper's package, no such reply ends the run."""
+    """Number of successive replies without a tool call to which the run responds by asking for a call. One more such
+    reply ends the run. With `all`, as in the paper's package, such replies never end the run."""
     remind: bool = True
-    """True to remind a model that submits without an answer."""
+    """True to remind the model once if it submits without an answer."""
     reply_tokens: int | None = None
     """Maximum token count of the reply in mode `llm`. With None, the maximum in `settings` is used."""
     save_responses: bool = False
@@ -68,7 +68,7 @@ class HowToAsk(RunOptions):
 
 @dataclass(frozen=True)
 class Attempt:
-    """Outcome of an attempt. `error_kind` is empty if nothing failed, even if the answer is wrong."""
+    """Outcome of an attempt. `error_kind` is empty if nothing failed. A wrong answer is not a failure."""
 
     run: Run
     answer: str | None = None
@@ -76,7 +76,7 @@ class Attempt:
     error: str = ""
     spent: ResourceUsage = field(default_factory=ResourceUsage)
     reused: bool = False
-    """True if the sandbox had served another task before."""
+    """True if an earlier item had used the same sandbox."""
 
 
 async def in_sandbox(
@@ -89,12 +89,12 @@ async def in_sandbox(
     documents: str,
     framed: str | None = None,
 ) -> Attempt:
-    """Work on a row in a fresh or reset sandbox.
+    """Let the model work on a row in a fresh or reset sandbox.
 
     Args:
-        documents: `files` if the documents become input files, or `prompt` if they become part of the prompt.
-        framed: text with the problem and its documents, if `documents` is `prompt`. With None, `with_documents` makes
-            this text.
+        documents: `files` to give the row's documents as input files, or `prompt` to put them into the prompt.
+        framed: text with the problem and its documents, used if `documents` is `prompt`. With None, `with_documents`
+            makes this text.
 
     Raises:
         ModelError, InputError, SandboxError: if the run could not start.
@@ -137,12 +137,12 @@ async def in_sandbox(
             answer = run.answer  # with calls as text, a reply may contain the answer instead of a file
         spent = await resource_usage(box)
         if reused := box.renewals > 0:
-            spent = replace(spent, memory_peak=None)  # the peak may have been reached in an earlier task
+            spent = replace(spent, memory_peak=None)  # an earlier item may have caused the peak
         return Attempt(run, answer, spent=spent, reused=reused)
 
 
 def kind_of(error: RunError) -> str:
-    """Return the kind of failure that ended a run: the model error's kind, `sandbox_lost`, `sandbox` or `error`."""
+    """Return the kind of failure that ended a run: the kind of a model error, `sandbox_lost`, `sandbox` or `error`."""
     if error.run.stop_reason == "model_error":
         failures = [event for event in error.run.trajectory.path if isinstance(event, ev.ModelFailed)]
         return failures[-1].error if failures else "unknown"
@@ -152,7 +152,7 @@ def kind_of(error: RunError) -> str:
 
 
 async def read_answer(box: Sandbox, task: Task) -> str | None:
-    """Return the text of the task's `answer_file` or, without this file, of the first existing `prompts.answer_files`.
+    """Return the text of the first existing file among the task's `answer_file` and its `prompts.answer_files`.
 
     Return None if there is no answer file.
     """

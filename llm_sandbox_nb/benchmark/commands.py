@@ -54,14 +54,14 @@ def list_text() -> str:
 
 @dataclass(frozen=True)
 class BenchmarkReport:
-    """Report of a benchmark. `found` is its content. `page` is the path of the HTML page, if a page was written."""
+    """Report of a benchmark: the content, and the path of the HTML page. `page` is None if no page was written."""
 
     found: dict[str, Any]
     page: Path | None = None
 
 
 def make_report(out: Path, html: str | None = None) -> BenchmarkReport:
-    """Make the report of a folder of results. If `html` is given, write the report as an HTML page to this file.
+    """Make a report of the results in the folder `out`. If `html` is a path, write the report there as an HTML page.
 
     Raises:
         UsageError: if there are no results, a package is missing, or the file cannot be written.
@@ -134,7 +134,7 @@ class Prepared:
 
 
 def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str, str]) -> Prepared:
-    """Read tasks and data, check every value, lock the folder and store its plan, and make the runner.
+    """Prepare a benchmark: read tasks and data, check all values, lock the folder, store the plan, make the runner.
 
     No item is run yet.
 
@@ -144,7 +144,7 @@ def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str
     names = [*names, *(flags.get("more_tasks") or ())]
     if not names:
         raise UsageError(
-            "There is no task: name one, as in `benchmark run math`; `benchmark list` lists them."
+            "There is no task: name one, as in `benchmark run math`; `benchmark list` lists all tasks."
         )
     values = _values(flags, environment)
     if not values["model"]:
@@ -159,10 +159,10 @@ def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str
 
 
 def prepare_scoring(out: Path, flags: Mapping[str, Any], environment: Mapping[str, str]) -> Prepared:
-    """Lock a folder, and make the runner whose `score_again` scores its answers. No answer is scored yet.
+    """Prepare to score the answers in the folder `out` again: lock the folder, and make the runner.
 
     Raises:
-        UsageError: if the folder has no plan, or a name or value is wrong.
+        UsageError: if the folder has no plan of a benchmark, or a name or value is wrong.
     """
     values = _values(flags, environment)
     try:
@@ -222,7 +222,8 @@ def _require_judge(tasks: Iterable[Task], values: Mapping[str, Any]) -> None:
 
 def _values(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of all options, from flags, environment, settings files or defaults."""
-    own = {option.name for option in BENCHMARK_OPTIONS}  # `--context` has another meaning in `run`
+    # `resolve` must not see these options, because `--context` has another meaning for a single run.
+    own = {option.name for option in BENCHMARK_OPTIONS}
     values = resolve({name: value for name, value in flags.items() if name not in own}, environment)
     # Limits in a settings file are for single runs. A benchmark uses the task's limits, unless a flag replaces them.
     values |= {option.name: option.default for option in LIMIT_OPTIONS if flags.get(option.name) is None}
@@ -232,7 +233,7 @@ def _values(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
 def _judge_key(
     values: Mapping[str, Any], flags: Mapping[str, Any], environment: Mapping[str, str]
 ) -> str | None:
-    """Return the judge's key, from the sources of a model's key. The provider is the judge's, not the model's."""
+    """Return the API key for the judge's provider. The places to look for the key are the same as for a model's key."""
     judge = values["judge_model"]
     if not judge:
         return None
@@ -245,7 +246,7 @@ def _judge_key(
 
 
 def unscored_keys(made: Prepared) -> set[Key]:
-    """Return the keys of items without a score: the item has failed, has no verdict, or is not done yet."""
+    """Return the keys of the items without a score, because they failed, have no verdict, or are not done yet."""
     scored = {
         result.key for result in read_results(made.out) if result.score is not None and not result.error_kind
     }
@@ -320,11 +321,11 @@ def _tasks_of(names: list[str], flags: Mapping[str, Any], values: Mapping[str, A
 
 
 def _with_original_prompts(task: Task) -> Task:
-    """Return the task with the prompts of the original package, for both modes.
+    """Return the task with the prompts of the paper's package, for runs in a sandbox and for single replies.
 
     Raises:
-        InputError: if the original package is not installed.
-        TaskError: if the original package does not have the task.
+        InputError: if the paper's package is not installed.
+        TaskError: if the paper's package does not have the task.
     """
     tasks = original_folder() / "benchmark"
     if task.folder.parent != TASKS.resolve() or not (tasks / task.name / "config.yaml").is_file():
@@ -345,12 +346,12 @@ def _selected_rows(loaded: list[list[Row]], start: int, end: int | None) -> list
 
 
 def task_source(task: Task) -> str:
-    """Return the name of a packaged task, or the folder of any other task, as `load_task` finds it from any folder."""
+    """Return a text with which `load_task` finds the task: a packaged task's name, or another task's folder."""
     return task.folder.name if task.folder.parent == TASKS.resolve() else str(task.folder)
 
 
 def data_source(data: str) -> str:
-    """Return the value of `--data` with the absolute path of a file or folder."""
+    """Return the value of `--data`. If the value is a path, make it absolute."""
     return data if data == SAMPLE or data.startswith(HUB) else str(Path(data).expanduser().absolute())
 
 

@@ -1,4 +1,4 @@
-"""Loading of a task's rows from a file, from the task's folder, or from Hugging Face."""
+"""Loader of a task's rows, from a file, from the task's folder, or from Hugging Face."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from llm_sandbox_nb.benchmark.task import DataSource, Task
 from llm_sandbox_nb.encoded_text import text_of
 
 SAMPLE = "sample"
-"""Value of `--data` for the few sample rows in a task's folder. They test the installation and measure nothing."""
+"""Value of `--data` for the sample rows in a task's folder. These few rows only test the installation."""
 HUB = "hf:"
 """Prefix of `--data` for a data set of the Hugging Face hub."""
 _DATA_FILES = ("data.jsonl", "data.json", "data.parquet")
 
 
 def load_rows(task: Task, source: str | None = None) -> list[Row]:
-    """Load the rows of a task from `source`, or else from the task's folder or the task's Hugging Face data set.
+    """Load the rows of a task. With `source` None, use the data in the task's folder, or else the task's data set.
 
-    `source` is a file, a folder with TASK.jsonl, `sample`, or `hf:OWNER/NAME/CONFIG:SPLIT`.
+    Otherwise, `source` is a file, a folder with TASK.jsonl, `sample`, or `hf:OWNER/NAME/CONFIG:SPLIT`.
 
     Raises:
         DataError: if there are no rows, two rows have the same id, a row lacks data for the scorer, or a row does not
-            have the schema in `rows`.
+            match the schema in the module `rows`.
     """
     records = map(_without_envelope, _records(task, source))
     rows = [make_row(record, number, task.data.columns) for number, record in enumerate(records)]
@@ -77,7 +77,7 @@ def _hub_source(task: Task, source: str) -> DataSource:
 
 
 def _without_envelope(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the columns of a row. A record for the trainer verl, as in `train_verl.json`, has them in `extra_info`."""
+    """Return the columns of a row. Records for the trainer verl have all columns of the row in `extra_info`."""
     inner = record.get("extra_info")
     known = "problem_statement" not in record and isinstance(inner, dict) and "problem_statement" in inner
     return inner if known and isinstance(inner, dict) else record
@@ -104,7 +104,8 @@ def _json_lines(text: str) -> Iterator[Any]:
     """Parse JSON lines. Raise ValueError with the number of an invalid line."""
     # `splitlines` would also split at characters such as U+2028, which a JSON text may contain
     for number, line in enumerate(text.split("\n"), 1):
-        line = line.removeprefix("\ufeff")  # begins each Windows file, also after files were joined
+        # Some Windows programs begin a file with this mark. In joined files, it is also in the middle.
+        line = line.removeprefix("\ufeff")
         if line.strip():
             try:
                 yield json.loads(line)
@@ -151,7 +152,7 @@ def _hub(source: DataSource) -> Iterable[Mapping[str, Any]]:
 
 
 def with_documents(row: Row) -> str:
-    """Return the documents of a row followed by the problem, for a prompt without input files."""
+    """Return the documents of a row followed by the problem, for a model that gets no input files."""
     if not row.input_files:
         return row.problem_statement
     parts = [

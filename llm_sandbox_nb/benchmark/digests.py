@@ -62,7 +62,7 @@ def scorer_digest(task: Task, row: Row, judge: Judge | None = None) -> str:
 
 
 def code_of(scorer: str, folder: Path | None = None) -> str:
-    """Return the digest of a scorer file. If it is in the task's `folder`, all Python files there are included."""
+    """Return the digest of a scorer file. If the file is in the task's `folder`, include all Python files there."""
     path = Path(scorer)
     files = sorted(path.parent.glob("*.py")) if folder is not None and path.parent == folder else [path]
     return digest([(file.name, _file_digest(file)) for file in files])
@@ -119,14 +119,14 @@ def signed(result: Result, task: Task, row: Row, judge: Judge | None) -> Result:
 
 
 def same_question(result: Result, task: Task, row: Row) -> bool:
-    """Return True if a result answers the current content of the row."""
+    """Return True if the row's question is still the question that the result answers."""
     return result.question == question_digest(task, row)
 
 
 def check_questions(
     out: Path, results: Iterable[Result], rows: Mapping[str, tuple[Task, Mapping[str, Row]]]
 ) -> None:
-    """Check that rows have not changed since they were answered.
+    """Check that the questions of rows have not changed since the model answered them.
 
     `rows` maps the name of each task to the task and its rows by id.
 
@@ -160,7 +160,7 @@ def check_prompts(out: Path, results: Iterable[Result], tasks: Iterable[Task]) -
 
 
 def check_version(out: Path, results: Iterable[Result], more: Any) -> None:
-    """Check that this version of the package made the earlier answers.
+    """Check that earlier answers were made with this version of the package.
 
     `more` has the items that still need an answer. If `more` is empty, nothing is checked.
 

@@ -1,13 +1,13 @@
 """Evidence that tests ran: the outcome of each test, and control tests that have to fail.
 
 An exit code is not evidence: if the tested code calls `os._exit(0)`, the exit code is 0, but no test has run. Therefore
-pytest and unittest send the outcome of each test at once to another process, in which no code can change the outcome
+pytest and unittest send the outcome of each test at once to another process, where the tested code cannot change it
 (see `results_collector`). A test has passed if the worst outcome that was sent for this test is `passed`.
 
 The tested code runs in the process of the test runner, so hostile code can send false outcomes, or change the runner.
 Therefore control tests, which must be reported as failed, run together with the requested tests. Code that reports
-success for all tests, or that disables failures, does so for the control tests too. Finally, the tests and their
-settings must be the same after the run as before the run.
+success for all tests, or that disables failures, does so for the control tests too. Finally, the run must not change
+the files of the tests and their settings.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ one.connect(sys.argv[1])
 one.sendall(sys.stdin.buffer.read())
 """
 _MAX_NEIGHBOURS = 20
-"""Maximum number of tests whose files are looked for. The controls are written next to the first file that exists."""
+"""Maximum number of tests whose files are searched for. The control tests go next to the first file that exists."""
 _STOPS_EARLY = re.compile(r"(?<!\S)(?:-x|--exitfirst|--maxfail\S*|-f|--failfast)(?!\S)")
 _CONTROL_TESTS = """\
 import sys
@@ -99,23 +99,23 @@ class {name}(unittest.TestCase):
         raise AssertionError
 """
 """Template of a file with two control tests, one in the form of pytest and one in the form of unittest. The second test
-tries many assertions that must fail. It fails if all of them fail, and passes if the tested code has disabled one.
+tries many assertions that must fail. If the tested code has disabled an assertion, the second test passes.
 """
 
 
 @dataclass
 class Report:
-    """Reported outcomes of tests, by the parts of a test's name: folders, file, class and function."""
+    """Reported outcomes of tests. A test's name is divided into folders, file, class and function."""
 
     control: Outcome | None = None
-    """Least severe outcome of the controls, or None if the report lacks a control. Any outcome but `failed` shows
-    that the tested code changed the test runner."""
+    """Least severe outcome of the control tests, or None if the report lacks a control test. Any outcome but `failed`
+    shows that the tested code changed the test runner."""
     cases: int = 0
     _from_the_root: dict[tuple[str, ...], Outcome] = field(default_factory=dict)
     _anywhere: dict[tuple[str, ...], Outcome] = field(default_factory=dict)
 
     def add(self, place: str, name: str, outcome: Outcome) -> None:
-        """Add the outcome of a test, under its name and the names of its class, file and folders."""
+        """Add the outcome of a test to the outcomes of its function, class, file and folders."""
         self.cases += 1
         words = [*place.split("."), name] if place else [name]
         plain = [*words[:-1], name.partition("[")[0]]
@@ -142,7 +142,7 @@ class Report:
 
 
 def words_of(test: str) -> tuple[tuple[str, ...], int]:
-    """Return the parts of a test's name, as reports divide the name, and how many parts at its start may be folders."""
+    """Return the parts of a test's name, and the number of parts at the start that may be folders."""
     start, bracket, parameters = test.partition("[")
     file, *names = start.split("::")
     if names or file.endswith(".py"):
@@ -167,10 +167,11 @@ class Ran:
 async def run_tests(
     box: Sandbox, tests: Sequence[str], neighbours: Sequence[str], command: str, timeout: float
 ) -> Ran:
-    """Run tests and controls for at most `timeout` seconds.
+    """Run `tests` and control tests for at most `timeout` seconds.
 
-    The controls are written next to the file of a test in `neighbours`. No controls run if `neighbours` is empty, or if
-    the command has the placeholder `{report}`, because the runner of such a command is neither pytest nor unittest.
+    The control tests are written next to the file of a test in `neighbours`. They run only if `neighbours` is not
+    empty, and if the command has no placeholder `{report}`. A command with this placeholder has a runner other than
+    pytest and unittest.
     """
     made = await box.exec(["mktemp", "-d", "/tmp/XXXXXXXXXXXXXXXX"])
     if made.exit_code != 0:
@@ -209,7 +210,7 @@ async def _read(box: Sandbox, path: str) -> bytes:
 async def _collected(
     box: Sandbox, folder: str, command: str, names: str, timeout: float
 ) -> tuple[CommandResult, bytes]:
-    """Run tests. Return the result of the command, and the outcomes as lines from the collector.
+    """Run tests. Return the result of the command, and the lines of the collector with the outcomes.
 
     If the collector was killed, did not end in time or printed too much, no lines are returned.
     """
@@ -243,10 +244,10 @@ async def _collected(
 
 
 async def _put_controls(box: Sandbox, neighbours: Iterable[str], *, dotted: bool) -> list[str]:
-    """Write the controls next to the first existing file of the tests in `neighbours`. Return the controls' names.
+    """Write the control tests next to the first existing file of the tests in `neighbours`. Return their names.
 
-    The form of the names, `file::name` or dotted as in unittest, is that of the test in this file. If no file exists,
-    `dotted` decides the form.
+    The names have the same form as the name of the neighbour: `file::name`, or dotted as in unittest. If no file
+    exists, the names are dotted if `dotted` is True.
     """
     name = f"x{secrets.token_hex(6)}"
     folder, prefix, like = "", "", "test"
@@ -262,7 +263,8 @@ async def _put_controls(box: Sandbox, neighbours: Iterable[str], *, dotted: bool
             like = function.rpartition("::")[2] or like
             break
     first, *others = like.split("_")
-    function = "_".join([first, name, *others])  # matches every pattern that the test's name matches
+    # a pattern such as `test_*` or `*_total` that selects the neighbour selects this name too
+    function = "_".join([first, name, *others])
     path = posixpath.join(box.directories.root, folder, f"test_{name}.py")
     await box.write_file(path, _CONTROL_TESTS.format(name=name, function=function).encode())
     asked = posixpath.join(prefix, f"test_{name}")
@@ -272,9 +274,9 @@ async def _put_controls(box: Sandbox, neighbours: Iterable[str], *, dotted: bool
 
 
 def _at_or_below(path: str, files: Sequence[str]) -> str | None:
-    """Return `path` if `files` contains it, or else the first file in another folder whose path ends with `path`.
+    """Return `path` if it is one of `files`, or else the first of `files` that ends with `/` and `path`.
 
-    The path may begin in a subfolder, because a command may change the folder before it runs the tests. Return None if
+    A command may change the folder before it runs the tests, so `path` may be relative to a subfolder. Return None if
     there is no such file.
     """
     if path in files:
@@ -285,7 +287,8 @@ def _at_or_below(path: str, files: Sequence[str]) -> str | None:
 def read_results(lines: bytes, controls: Sequence[str] = (), *, stops_early: bool = False) -> Report:
     """Read a report from the lines of the collector.
 
-    `stops_early` is True if the run ends at the first failure. Then one reported control is enough.
+    `stops_early` is True if the run ends at the first failure. In this case, the outcome of one of `controls` is
+    enough, because the others may not have run.
     """
     report = Report()
     for line in lines.splitlines():
@@ -304,7 +307,7 @@ def read_results(lines: bytes, controls: Sequence[str] = (), *, stops_early: boo
 
 
 def read_report(xml: bytes) -> Report:
-    """Read a report from JUnit XML, which runners other than pytest and unittest write. Other data has no outcomes."""
+    """Read a report from JUnit XML, from a runner other than pytest and unittest. Other data gives an empty report."""
     report = Report()
     if b"<!DOCTYPE" in xml or b"<!ENTITY" in xml:  # entities could expand without end
         return report

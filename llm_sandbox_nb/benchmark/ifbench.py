@@ -1,7 +1,8 @@
-"""Scorer for IFBench's constraints, which uses the public checkers with the eight official variants of an answer.
+"""Scorer for the constraints of the benchmark IFBench, such as a number of words. It uses IFBench's public checkers.
 
-An answer passes if each constraint of the row holds for at least one variant. Some checkers need data of NLTK, which no
-package registry has. If a checker lacks its data, the answer is unscored, and does not count as wrong.
+As in IFBench, eight variants of an answer are checked. The answer passes if each constraint of the row holds for at
+least one variant. Some checkers need data files of NLTK, which no package registry has. If a checker lacks its data,
+the answer is unscored, and does not count as wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
 
 
 def loose_variants(text: str) -> list[str]:
-    """Return eight variants of a text: all lines, or without the first line, the last line, or both.
+    """Return eight variants of a text: whole, or without the first line, the last line, or both of these lines.
 
     Each of these four variants is returned with and without asterisks.
     """
@@ -25,7 +26,7 @@ def loose_variants(text: str) -> list[str]:
 
 
 def ifbench(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
-    """Score 1 if `answer` follows the constraints of a row, which are in `gold` or in the row's columns."""
+    """Score 1 if `answer` follows the row's constraints. The constraints are in `gold` or in the row's columns."""
     answer = without_thinking(answer)
     if not answer:
         return NO_ANSWER
@@ -49,7 +50,7 @@ def ifbench(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
 def constraints_of(gold: str, row: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
     """Return the names of the constraints and their arguments, from the gold column or from separate columns.
 
-    The result is empty unless each constraint has `kwargs`, because the checkers would draw missing numbers at random.
+    Return empty lists if a constraint has no `kwargs`, because its checker would draw the missing numbers at random.
     """
     source: Any = row
     if "instruction_id_list" not in row:
@@ -76,7 +77,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _check_arguments(identity: str, arguments: Mapping[str, Any]) -> None:
-    """Raise LookupError if a number is missing that the checker would draw at random."""
+    """Raise LookupError if an argument is missing, because the checker would then draw a random value."""
     from if_verifiable.ifbench.instructions_registry import INSTRUCTION_DICT
 
     keys = INSTRUCTION_DICT[identity](identity).get_instruction_args_keys()
@@ -112,4 +113,4 @@ def _holds(checker: Any, variant: str) -> bool:
             raise
         return False
     except (ValueError, TypeError, AttributeError, ZeroDivisionError):
-        return False  # raised by checkers for a text that does not have the form that they expect
+        return False  # raised by a checker if the text does not have the expected form

@@ -1,4 +1,4 @@
-"""Execution of an item, from its attempts to its score and result, in this process or on another backend."""
+"""Execution of an item: its attempts, its score and its result. A backend makes the attempts, here or elsewhere."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError,
 logger = logging.getLogger(__name__)
 _UNSAFE_CHARACTERS = re.compile(r"[^\w.-]+")
 _MAX_NAME_CHARACTERS = 60
-"""Maximum characters of an id in a folder's name. A character has up to 4 bytes, and a name at most 255 bytes."""
+"""Maximum number of an id's characters in a folder's name. A name may have 255 bytes, and a character up to 4 bytes."""
 _NO_JUDGE = "no judge: name one with --judge_model"
 _FINAL_KINDS = ("data", "content_policy", "bad_request", SCORER)
-"""Kinds of errors that another attempt would repeat, and that concern only one item."""
+"""Kinds of errors that concern only one item, and that another attempt at the item would not avoid."""
 
 
 class FatalError(LLMSandboxError):
@@ -58,14 +58,14 @@ class Item:
 
 
 class Backend(Protocol):
-    """Executor of items. `async with` starts the executor. The end of the block cancels the running items cleanly."""
+    """Executor of items. `async with` starts the executor. The end of the block cancels the items that still run."""
 
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(self, *exc: object) -> None: ...
 
     async def attempt(self, item: Item) -> tuple[Result, str | None]:
-        """Run an item. Return its result without a judge's score, and the whole answer.
+        """Run an item. Return its result and the whole answer. A judge has not scored the result yet.
 
         Raises:
             FatalError: if the benchmark must stop.
@@ -74,7 +74,7 @@ class Backend(Protocol):
 
 
 async def check_model(model: Model) -> None:
-    """Check that requests to a model are possible, before anything is started.
+    """Check that requests to a model are possible.
 
     Raises:
         FatalError: if the model's provider is unknown, or the key is missing.
@@ -89,9 +89,9 @@ async def check_model(model: Model) -> None:
 class LocalBackend:
     """Backend that runs items in this process. The runs are recorded below `out`.
 
-    An item that fails is tried up to `attempts` times, unless every attempt would fail in the same way. With `reuse`, a
+    A failed item is tried up to `attempts` times, unless another attempt would fail in the same way. With `reuse`, a
     sandbox serves many items and is reset between them; see `SandboxPool`. The end of the `async with` block ends the
-    workers of `scoring`.
+    worker processes of `scoring`.
     """
 
     def __init__(
@@ -208,9 +208,11 @@ async def scored_by_rule(
 ) -> Score:
     """Score an answer without a judge. `run` is the folder of the run that gave the answer.
 
+    If the scoring fails for this answer alone, return a score that is marked as failed. The answer can then be scored
+    again.
+
     Raises:
-        ImageError, IsolationUnavailableError: if no answer can be scored. Any other failure concerns only this answer,
-            and gives a failed score, so that the answer is kept.
+        ImageError, IsolationUnavailableError: if no sandbox can be opened, so that no answer can be scored.
     """
     task = item.task
 
@@ -230,7 +232,7 @@ async def scored_by_rule(
 
 @dataclass(frozen=True)
 class Rescoring:
-    """Tools that score kept answers again: scorers, a judge, and sandboxes for patches."""
+    """Tools for scoring stored answers again: scorers, a judge, and sandboxes for patches."""
 
     scoring: Scoring
     judge: Judge | None
@@ -238,7 +240,7 @@ class Rescoring:
     out: Path
 
     async def score(self, item: Item, before: Result) -> Result | None:
-        """Score the kept answer of an item. Return None if the item must run again.
+        """Score the stored answer of an item. Return None if the answer cannot be used and the item must run again.
 
         Raises:
             FatalError: if the judge cannot be asked at all.
@@ -299,5 +301,5 @@ async def judged(judge: Judge | None, item: Item, result: Result, answer: str | 
 
 
 def unjudged(result: Result, answer: str | None, error: str) -> Result:
-    """Return the result for an answer that no judge has scored, with the whole answer for a later judgement."""
+    """Return the result with the error of the judge, and with the whole answer for a later judgement."""
     return replace(result, score=None, detail=error, answer=answer, error_kind=JUDGE, error=error)

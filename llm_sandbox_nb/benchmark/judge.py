@@ -1,9 +1,10 @@
-"""Judge of answers: a language model that is asked through the same interface as all other models.
+"""Judge of answers: a language model that compares answers with the official answers.
 
 Each answer is judged several times. After a reply without a verdict (see `verdicts`), the judge is asked again. If
 there is still no verdict, the judgement counts as unknown, and never as right or wrong. A tie gives half a point.
-Every judgement is stored as a line in a file, with its tokens and cost. So an interrupted judge can resume, and the
-agreement of judgements can be computed. If the judge gives no verdict on any of the first answers, the run stops.
+Every judgement is stored as a line in a file, with its tokens and cost. Therefore an interrupted judge can resume, and
+a report can show how often the judgements agree. If the judge gives no verdict on any of the first three answers, the
+run stops.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ Compare step by step if you need to. Write as the last line one word alone: CORR
 _PLACEHOLDER = re.compile(r"\{(mark|question|gold|answer)\}")
 _MAX_ANSWER_CHARACTERS = 20_000
 _HEAD_CHARACTERS = 4_000
-"""Number of characters that are kept at the beginning of a long answer. The other kept characters are at its end."""
+"""Number of characters that are kept at the beginning of a long answer. The other kept characters come from its end."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Judgement of an answer. `key` is a digest of the model, the prompt and the answer. `repeat` counts from 0."""
+    """Single judgement of an answer. `key` is a digest of the judge, the row and the answer. `repeat` counts from 0."""
 
     key: str
     repeat: int
@@ -82,7 +83,7 @@ class JudgeOptions:
 
 
 def score_of(opinions: Iterable[Opinion]) -> Score:
-    """Return the share of correct verdicts as a score. Without verdicts, the score is None.
+    """Return a score whose value is the share of correct verdicts, or None if there are no verdicts.
 
     The score's detail begins with the verdict of the majority.
     """
@@ -118,10 +119,10 @@ class Judge:
         self._silent: int | None = None if known else 0
 
     async def score(self, answer: str | None, row: Row) -> Score:
-        """Score an answer by the share of verdicts that are "correct".
+        """Return the score of an answer: the share of "correct" in all verdicts on the answer.
 
-        If requests to the judge failed, the score is marked as failed, so that the answer can be judged again. A row
-        without an official answer is unscored.
+        If all judgements lack a verdict and a request failed, the score is marked as failed. The answer can then be
+        judged again. If the row has no official answer, the score has no value.
 
         Raises:
             ModelError: if requests are impossible, or the judge gave no verdict on any of the first answers.
@@ -140,7 +141,7 @@ class Judge:
         return score
 
     def _notice_silence(self, made: list[Judgement]) -> None:
-        """Stop the run if the judge gives no verdict on the first answers, because all scores would be missing."""
+        """Raise ModelError if the judge gave no verdict on any of the first answers: all scores would be missing."""
         opinions = {judgement.opinion for judgement in made}
         if opinions & {"correct", "incorrect"}:
             self._silent = None
@@ -202,13 +203,13 @@ class Judge:
 
 
 _MAX_SILENT_ANSWERS = 3
-"""Number of answers without a verdict at the beginning of a run after which the run stops."""
+"""Number of first answers. If the judge gives no verdict on any of these answers, the run stops."""
 FATAL_KINDS = frozenset({"authentication", "not_found", "quota", "setup", "unreachable"})
 """Kinds of failures that would repeat for every request."""
 
 
 def judge_prompt(answer: str, row: Row) -> str:
-    """Return the judge's prompt. In the prompt, the candidate's text is between lines that this text cannot contain."""
+    """Return the judge's prompt. The answer is between two marker lines, and cannot contain such a line itself."""
     shown = _shortened(without_thinking(answer))
     values = {
         "mark": f"=====[{hashlib.sha256(shown.encode('utf-8', 'replace')).hexdigest()[:16]}]=====",
@@ -220,7 +221,7 @@ def judge_prompt(answer: str, row: Row) -> str:
 
 
 def _shortened(answer: str) -> str:
-    """Return an answer, or the beginning and the end of an answer that is too long."""
+    """Return the answer. If it is too long, replace its middle by a note."""
     left_out = len(answer) - _MAX_ANSWER_CHARACTERS
     if left_out <= 0:
         return answer
@@ -237,18 +238,19 @@ def read_judgements(path: Path) -> list[Judgement]:
     try:
         return TypeAdapter(list[Judgement]).validate_python(read_lines(path))
     except ValueError as error:
-        raise ResultsError(f"{path} holds a line that is not a judgement: mend or remove it.") from error
+        raise ResultsError(f"{path} holds a line that is not a judgement: correct or remove it.") from error
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Self-consistency of a judge over the answers that were judged several times."""
+    """Agreement of a judge with itself, on the answers that were judged several times."""
 
     answers: int
     pairs_agree: float | None
-    """Share of equal pairs among all pairs of verdicts on the same answer. None if there are no pairs."""
+    """Share of pairs with equal verdicts, among all pairs of verdicts on the same answer. None if there are no
+    pairs."""
     kappa: float | None
-    """Fleiss' kappa, the agreement of the verdicts beyond chance. None if all verdicts are equal, or without pairs."""
+    """Fleiss' kappa, the agreement of the verdicts beyond chance. None if there are no pairs or only equal verdicts."""
     ties: int
     no_verdict: int
     """Number of judgements without a verdict, including those whose requests failed."""
@@ -256,7 +258,7 @@ class Agreement:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
-    """Cost of all judgements, including repeated judgements."""
+    """Cost of all judgements, including judgements that a newer one replaces."""
 
 
 def agreement(judgements: Iterable[Judgement]) -> Agreement:

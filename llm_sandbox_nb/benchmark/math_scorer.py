@@ -1,8 +1,8 @@
-r"""Scorer for mathematical answers, which compares the answer that a text states with the gold answer.
+r"""Scorer for mathematical answers. It compares the answer that is stated in a text with the gold answer.
 
-Numbers and quantities are compared exactly (`quantities`). All other mathematics is compared by math-verify, if
-math-verify can read the whole text. A gold answer that is not mathematics, such as a date, an address, a range, a
-version, a name or a sentence, is compared as text. The scorer runs in a separate process: see `scoring_worker`.
+The module `quantities` compares numbers and quantities exactly. The package math-verify compares other mathematics, if
+it can read the whole text. A gold answer that is not mathematics, such as a date, an address, a range, a version, a
+name or a sentence, is compared as text. The scorer runs in a separate process: see `scoring_worker`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _NO_MATHEMATICS = re.compile(
     re.IGNORECASE,
 )
 _ENDS_FORMULA = re.compile(r"(?<!\\)\$|\\boxed")
-"""Matches marks at which math-verify ends a formula, so that it would read only the part before or after them."""
+"""Matches a mark at which math-verify ends a formula: it would ignore the text before or after this mark."""
 _PRIMES = re.compile(r"(?<=[A-Za-z)}\]])['′]+")
 _OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 _SYMBOLS = {
@@ -107,7 +107,7 @@ def _result(stated: list[str], equal: bool) -> Score:
 
 
 def _without_dollars(text: str) -> str:
-    """Return the text without the `$` around a formula. A single `$` is a currency sign."""
+    """Return the text without `$` around it. A `$` at only one end is a currency sign, and is kept."""
     text = text.strip()
     return text.strip("$").strip() if text.startswith("$") and text.endswith("$") else text
 
@@ -116,7 +116,8 @@ def _without_dollars(text: str) -> str:
 def is_mathematics(text: str) -> bool:
     """Return True if a gold answer is mathematics, and not a date, address, range, version, name or sentence."""
     plain = cleaned(text)
-    if plain.endswith(("+", "-", "#")):  # a blood group, a grade, an ion, a language, a note
+    # such as the blood group A+, the grade B-, the ion Na+ or the language C#
+    if plain.endswith(("+", "-", "#")):
         return False
     if _NO_MATHEMATICS.search(plain) or _STRICT_RANGE.fullmatch(plain) or _DATE.search(plain):
         return bool(re.fullmatch(r"[^\n]*\\(?:begin|frac|sqrt|cdot|times)[^\n]*", text)) and not _DATE.search(
@@ -163,7 +164,7 @@ def _words(text: str) -> str | None:
 
 
 def _mathematics(text: str) -> str | None:
-    """Return the mathematics in a text without remarks and reasons, or None if the text is not mathematics."""
+    """Remove remarks and reasons from a text. Return the rest, or None if the rest is not mathematics."""
     found = without_remarks(text)
     if not found or "?" in found:
         return None
@@ -189,7 +190,7 @@ def _mathematics(text: str) -> str | None:
 
 
 def _same(gold: str, stated: str) -> bool:
-    """Compare two texts as quantities or as collections, and otherwise as expressions."""
+    """Return True if two texts are equal as quantities, as collections or as expressions."""
     stated = _without_dollars(stated).rstrip(".")
     if _tight(gold) == _tight(stated):
         return True
@@ -245,7 +246,8 @@ def _one_element(
 def _without_name(gold: str, stated: str) -> tuple[str, str]:
     """Remove a name such as `x =` from a text if the other text has no name.
 
-    Of an approximation such as `√2 ≈ 1.41` in `stated`, keep the left side, or the right side if the left is a name.
+    If `stated` is an approximation, keep one side: the left side of `√2 ≈ 1.41`, but the right side after a name, as in
+    `x ≈ 1.41`.
     """
     if ("=" in gold) != ("=" in stated) and not re.search(r"[<>≤≥]", gold + stated):
         if "=" in stated:
@@ -266,7 +268,10 @@ def _without_name(gold: str, stated: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=2048)
 def _elements(text: str) -> tuple[str, list[str]] | None:
-    """Return the brackets and elements of a set, tuple, interval or list without brackets, or None for other texts."""
+    """Return the brackets and the elements of a collection, or None if the text is not a collection.
+
+    A collection is a set, a tuple, an interval, or a list without brackets.
+    """
     text = (
         text.strip()
         .replace("\\left", "")
@@ -303,7 +308,7 @@ def _matches(text: str) -> bool:
 def _split(text: str, *, tight: bool) -> list[str]:
     """Split a text at commas and semicolons that are not inside brackets.
 
-    In a list without brackets, a comma must not be the thousands separator of a number: `1,234, 5` has two elements.
+    In a list without brackets, do not split at the thousands separator of a number: `1,234, 5` has two elements.
     """
     mark = ";" if ";" in text else ","
     parts, depth, start = [], 0, 0
@@ -383,7 +388,7 @@ def _expression(text: str) -> str:
 def _parsed(text: str) -> Any:
     """Parse a text with math-verify. Return None if math-verify does not read the whole text.
 
-    But math-verify drops two parts without a failure: an unknown unit, and the base of a number, as `_2` in `101_2`.
+    However, math-verify silently ignores an unknown unit, and the base of a number, such as `_2` in `101_2`.
     """
     from math_verify import LatexExtractionConfig, parse
 
@@ -396,7 +401,7 @@ def _parsed(text: str) -> Any:
 
 
 def _same_expressions(gold: str, stated: str) -> bool:
-    """Compare two expressions. Numbers are compared by relative difference, and other expressions by math-verify."""
+    """Return True if two expressions are equal: numbers by their relative difference, others by math-verify."""
     gold, stated, agree = _without_units(gold, stated)
     if not agree:
         return False
@@ -460,9 +465,10 @@ def _is_number(expression: Any) -> bool:
 
 
 def _close(gold: Any, stated: Any, places: int | None, others: int | None) -> bool:
-    """Return True if two numbers agree in 30 digits, or if one number has at least six digits and is the other rounded.
+    """Return True if two numbers agree in 30 digits, or if rounding one to at least six digits gives the other.
 
-    If a number was parsed as a float, 12 equal digits are enough. `places` and `others` are the numbers of decimals.
+    If a number was parsed as a float, 12 equal digits are enough. `places` and `others` are the numbers of decimals of
+    `gold` and `stated`, or None if unknown.
     """
     import sympy
 

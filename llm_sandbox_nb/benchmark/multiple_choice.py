@@ -7,7 +7,7 @@ because A is wrong", "C. benzene", "C (benzene)"). A letter that occurs in anoth
 choice either. The same is true for the first letter of a list of all options, and for a letter that is called wrong,
 supposed ("if the answer is B") or retracted.
 
-All patterns run in linear time: no two parts of a pattern can match the same characters.
+All patterns run in linear time, because successive parts of a pattern cannot match the same characters.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SUPPOSED = re.compile(
 _RETRACTED = re.compile(rf"(?<![^\W_]){RETRACTION}", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?;:](?=\s|\Z)|\n")
 _LOOKBACK_CHARACTERS = 200
-"""Maximum number of characters before a match in which the beginning of the sentence is searched."""
+"""Maximum number of characters before a match that are searched for the beginning of the sentence."""
 
 
 def tagged(text: str) -> str | None:
@@ -77,7 +77,7 @@ _STATED_ELSEWHERE = re.compile(
         (?=[\s*_`)\]}}"'$]*(?:[.!,;(\n]|:\s|\Z|-\s|{ANSWER_SUFFIX}(?![A-Za-z])|[{OTHER_SCRIPT}]))""",
     re.VERBOSE,
 )
-"""Matches statements in other languages. The pattern for English is stricter, because "A" is often the article."""
+"""Matches statements in languages other than English."""
 _CHOSEN = re.compile(
     rf"""\b(?:I(?:['’](?:ll|d)|\s+(?:would|will))?\s+(?:choose|pick|select|go\s+(?:with|for)|say|answer|opt\s+for|vote\s+for)(?:\s+it(?:['’]s|\s+is))?
         |(?:I['’]m|I\s+am)\s+(?:choosing|picking|selecting|going\s+(?:with|for))|(?i:my\s+(?:pick|vote|guess|choice)\s+(?:is|would\s+be))
@@ -131,7 +131,7 @@ _CONDITION = re.compile(
     r"[\W_]*+(?:(?:only|just)\s+)?(?:if|when|unless|which\s+is\s+(?:wrong|false|incorrect|not))\b",
     re.IGNORECASE,
 )
-"""Matches a condition after a statement."""
+"""Matches a condition after a statement, as in "C, if x > 0"."""
 _SPECIES = re.compile(
     r"[A-Z]\.\s(?:coli|subtilis|cereus|anthracis|difficile|tetani|botulinum|perfringens|elegans|albicans|neoformans|trachomatis"
     r"|jejuni|diphtheriae|psittaci|faecalis|faecium|histolytica|pylori|influenzae|ducreyi|melanogaster|thaliana|fumigatus|baumannii"
@@ -306,7 +306,10 @@ def _at_the_beginning(text: str) -> str | None:
 
 
 def _listed(text: str, start: int) -> set[str]:
-    """Return the options at the beginning of a line, or in parentheses in the first line, as in "(A) red (B) blue"."""
+    """Return the letters of options after `start`: at the beginning of a line, or in parentheses in the first line.
+
+    An example of such a first line is "(A) red (B) blue".
+    """
     line = text.find("\n", start)
     first = len(text) if line < 0 else line
     return {
@@ -315,7 +318,7 @@ def _listed(text: str, start: int) -> set[str]:
 
 
 def _in_the_last_line(text: str) -> str | None:
-    """Return the letter that is the whole last line, or None if the line may be part of a list of options."""
+    """Return the letter that stands alone in the last line. Return None if the line may end a list of options."""
     before, _, last = text.rpartition("\n")
     found = _alone(last)
     if found is None or not last.strip(_DECORATION + "-([").startswith(found):

@@ -1,4 +1,4 @@
-r"""Normalisation of gold answers and answers before any scorer compares them.
+r"""Normalisation of the gold answer and the model's answer before a scorer compares them.
 
 `STEPS` lists the changes, each with an example. Numbers, units and words keep their meaning. For example, a
 superscript becomes a power, so that `3²` is never read as 32.
@@ -51,7 +51,7 @@ RETRACTION = (
     r"(?:no,|wait\b|actually\b|scratch\s+that|correction\b|on\s+second\s+thought|i\s+was\s+wrong"
     r"|that(?:['’]s|\s+is)\s+(?:wrong|incorrect|not\s+right))"
 )
-"""Pattern of the phrases that retract what was said before."""
+"""Pattern of the phrases that retract the text before them."""
 _CORRECTED = re.compile(
     rf"(?<![^\W_])(?:{RETRACTION}|no[:.]|i\s+mean\b|oops\b|sorry\b|or\s+rather\b|final\s+answer\b)",
     re.IGNORECASE,
@@ -95,7 +95,7 @@ def _written_out(match: re.Match[str]) -> str:
 
 
 def without_thinking(text: str) -> str:
-    """Remove thoughts between tags or in a channel of their own. An unclosed thought extends to the end of the text."""
+    """Remove thoughts, which are between tags or in a separate channel. An unclosed thought is the rest of the text."""
     if "think" not in text.lower() and "<" not in text:
         return text.strip()
     kept: list[str] = []
@@ -116,7 +116,7 @@ def without_thinking(text: str) -> str:
 
 
 def closing_brace(text: str, start: int) -> int:
-    """Return the index of the brace that closes the brace before `start`, or the text's length if no brace does."""
+    """Return the index of the brace that closes the brace before `start`, or the text's length without such a brace."""
     depth = 1
     for place in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[place], 0)
@@ -141,7 +141,7 @@ def boxes(text: str) -> list[str]:
 
 
 def last_correction(text: str) -> re.Match[str] | None:
-    """Return the match of the last correction ("Wait, no"), or None. The text before a correction does not count."""
+    """Return the match of the last correction, such as "Wait, no". Return None if the text has no correction."""
     found = None
     for match in _CORRECTED.finditer(text):
         if not match[0].lower().startswith("final"):
@@ -150,10 +150,10 @@ def last_correction(text: str) -> re.Match[str] | None:
 
 
 def text_key(text: str) -> str:
-    r"""Return a form of a text for comparison. Texts with the same form are equal.
+    r"""Return a form of a text for comparison: two texts count as equal if their forms are equal.
 
-    Case, decoration, a final stop, `\text{}` and the kind of a dash do not change the form. The point of `.5` and the
-    sign of `C#` are no decoration.
+    Case, decoration such as `**`, a final full stop, `\text{}` and the kind of a dash do not change the form. But the
+    point of `.5` and the sign of `C#` do.
     """
     text = re.sub(r"\\(?:text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"\s*[–—―]\s*", "-", text)

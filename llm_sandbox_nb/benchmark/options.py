@@ -55,8 +55,8 @@ def contexts(value: object) -> tuple[str, ...]:
 
 
 BENCHMARK_OPTIONS = (
-    Option("data", "rows: a .jsonl, .json or .parquet file, a folder with TASK.jsonl, hf:OWNER/NAME/CONFIG, sample",
-           metavar="PATH"),
+    Option("data", "source of the rows: a .jsonl, .json or .parquet file, a folder with TASK.jsonl, "
+           "hf:OWNER/NAME/CONFIG, or sample", metavar="PATH"),
     Option("mode", "sandbox, llm (one reply, no tools), or sandbox,llm for both", modes, ("sandbox",),
            metavar="MODES"),
     Option("context", "place of the documents: files, prompt, or files,prompt for both", contexts, ("files",),
@@ -68,14 +68,14 @@ BENCHMARK_OPTIONS = (
     Option("start_id", "number of the first row to run; the first row of the data is 0", count, 0, metavar="N"),
     Option("end_id", "number of the row after the last row to run", whole_number, metavar="N"),
     Option("attempts", "how often an item is tried if it fails", whole_number, 2, metavar="N"),
-    Option("retry_errors", "run items again that failed in an earlier start", yes_or_no, True, metavar="BOOL"),
+    Option("retry_errors", "run again the items that failed in an earlier start", yes_or_no, True, metavar="BOOL"),
     Option("fresh_sandboxes", "open a new sandbox for each item (default: a reset sandbox serves the next item)",
            yes_or_no, False, metavar="BOOL"),
     Option("out", "folder of the results", text, "results", metavar="FOLDER", aliases=("output_dir",),
            short="o"),
     Option("max_response_len", "maximum tokens of the one reply in mode llm (default: --max_tokens_per_call)",
            whole_number, metavar="N"),
-    Option("ray", "spread over the nodes of a Ray cluster: auto (this machine's), or HOST:PORT", text,
+    Option("ray", "run the items on all nodes of a Ray cluster: auto (the cluster of this machine), or HOST:PORT", text,
            metavar="ADDRESS"),
     Option("judge_model", "model that judges physics and long_context", text, metavar="NAME"),
     Option("judge_base_url", "address of the judge's server (default: --api_base)", text, metavar="URL"),
@@ -94,7 +94,7 @@ def benchmark_words(words: list[str]) -> list[str]:
 
 
 def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
-    """Add the actions to the parser of `benchmark`, and return the parsers of the actions by name."""
+    """Add the actions to the parser of `benchmark`. Return the actions' parsers by name."""
     actions = benchmark.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser, required=True)
     listing = actions.add_parser("list", help="list the tasks that come with the package")
     run = actions.add_parser(

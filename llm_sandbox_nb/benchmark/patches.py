@@ -28,11 +28,11 @@ _STEERING_SUFFIXES = (".pth", ".pyc")
 _PLUGIN_ENTRY_POINTS = re.compile(r"\.(?:egg|dist)-info/entry_points\.txt\Z")
 _RUNNER_MODULES = frozenset(["pytest", "_pytest", "pluggy", "unittest"])
 _LONE_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-"""Surrogates that do not encode a byte. All others stand for bytes that are not UTF-8 (`surrogateescape`)."""
+"""Matches surrogates that stand for no byte. The others stand for bytes that are not UTF-8 (`surrogateescape`)."""
 
 
 async def apply(box: Sandbox, patch: str, name: str) -> bool:
-    """Apply a patch to the files, and return True on success. `name` is the name of the patch's file in the sandbox.
+    """Apply a patch to the repository. Return True on success. `name` is the name of the patch's file in the sandbox.
 
     If the patch does not end with a newline, a newline is added, because git requires it.
     """
@@ -62,7 +62,7 @@ async def restore_tests(box: Sandbox, tests: Iterable[str], test_patch: str) -> 
 
 
 async def kept_tree(box: Sandbox) -> str | None:
-    """Write all files to a git tree, and return the name of the tree, or None if git fails."""
+    """Store all files in a git tree. Return the name of the tree, or None if git fails."""
     tree = await _git(box, f"add -A --force . && {GIT} write-tree")
     return tree[0].strip() if tree else None
 
@@ -70,8 +70,8 @@ async def kept_tree(box: Sandbox) -> str | None:
 async def steering_changes(box: Sandbox, tree: str, tests: Iterable[str]) -> set[str]:
     """Return the paths of tests and test settings that differ from `tree`.
 
-    If git fails, return the name of the tree, so that the result is not empty. Compiled files are left out, because
-    running tests creates them.
+    If git fails, return the name of the tree as the only path, so that the result counts as a change. Compiled files
+    are left out, because running tests creates them.
     """
     changes = await _changes(box, tree)
     if changes is None:
@@ -81,9 +81,9 @@ async def steering_changes(box: Sandbox, tree: str, tests: Iterable[str]) -> set
 
 
 async def _changes(box: Sandbox, tree: str) -> tuple[dict[str, bool], list[str]] | None:
-    """Return the paths that differ from `tree`, and the names in the root of the tree. Return None if git fails.
+    """Return a dict of the paths that differ from `tree`, and the names in the tree's root. Return None if git fails.
 
-    The value of a path is True if the tree has the path.
+    In the dict, the value of a path is True if the tree has the path.
     """
     listed = await _git(box, f"add -A --force . && {GIT} diff --cached --name-status --no-renames -z {tree}")
     roots = await _git(box, f"ls-tree --name-only -z {tree}")
@@ -95,7 +95,7 @@ async def _changes(box: Sandbox, tree: str) -> tuple[dict[str, bool], list[str]]
 def _deciding(
     touched: Mapping[str, bool], tests: Iterable[str], test_patch: Iterable[str], roots: Iterable[str]
 ) -> set[str]:
-    """Return the touched paths that affect test outcomes. `touched[path]` is True if the base has the path."""
+    """Return the paths in `touched` that affect test outcomes. `touched[path]` is True if the base has the path."""
     files, packages = _files(tests)
     shadows = _RUNNER_MODULES - {root.removesuffix(".py") for root in roots}
     wanted = list(test_patch)
@@ -106,7 +106,8 @@ def _deciding(
             or path.endswith(_STEERING_SUFFIXES)
             or _PLUGIN_ENTRY_POINTS.search(path) is not None
             or path in (files if in_base else packages)
-            or path.partition("/")[0].partition(".")[0] in shadows  # would be imported instead of the runner
+            # Python would import such a path instead of the test runner.
+            or path.partition("/")[0].partition(".")[0] in shadows
             or any(
                 path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
                 for other in wanted
@@ -117,7 +118,7 @@ def _deciding(
 
 
 def _files(tests: Iterable[str]) -> tuple[set[str], set[str]]:
-    """Return the files that may contain the tests, and packages that Python would import in place of these files.
+    """Return the files that may contain the tests, and the packages that Python would import instead of these files.
 
     A test's name is `file::name`, or dotted as in unittest. A dotted name does not show which of its parts is the file,
     so all possible files are returned.
@@ -145,7 +146,7 @@ async def _paths(box: Sandbox, patch: str) -> list[str]:
 
 
 async def _steers(box: Sandbox, path: str, in_base: bool) -> bool:
-    """Return True if the settings of pytest in a pyproject.toml differ from the base, or the file cannot be read."""
+    """Return True if pytest's settings in a pyproject.toml differ from those in the base, or the file is unreadable."""
     before = await _git(box, f"show {shlex.quote(f'HEAD:{path}')}") if in_base else []
     try:
         now = (await box.read_file(path)).decode("utf-8", "replace")

@@ -16,7 +16,7 @@ _MAX_NOTES = 3
 
 @dataclass
 class CellProgress:
-    """Progress of a task in one mode. Times are in seconds, and count this start only.
+    """Progress of a task in one mode. Times are in seconds, and cover only this start of the benchmark.
 
     `done`, `errors`, `tokens`, `cost` and `score` also count results of earlier starts.
     """
@@ -28,7 +28,7 @@ class CellProgress:
     running: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     tokens: int = 0
-    """Token count. The history of a conversation counts once, and not for each request."""
+    """Token count. The history of a conversation counts only once, although each request sends it again."""
     cost: float | None = 0.0
     """Cost in US dollars, or None if the cost of a result is unknown."""
     elapsed: float = 0.0
@@ -61,7 +61,7 @@ class _Cell:
 
 
 class Progress:
-    """Counter of started items and results, which any thread can use.
+    """Thread-safe counter of started items and of results.
 
     Args:
         items: all items of the benchmark.
@@ -145,9 +145,9 @@ class Progress:
         return CellProgress(**{**vars(row), "errors": Counter(row.errors)})
 
     def _pace(self, cell: _Cell) -> tuple[float, int]:
-        """Return the total seconds and the number of the items that this start has finished in a cell.
+        """Return the number of seconds that the finished items of a cell took, and the number of these items.
 
-        If there are no such items, return the sums of all cells.
+        Only items of this start count. If there are no such items, return the sums over all cells.
         """
         if cell.ended:
             return cell.spent, cell.ended

@@ -1,4 +1,4 @@
-r"""Parser and exact comparison of numbers as people write them, with magnitude and unit.
+r"""Parser and exact comparison of numbers with magnitudes and units, as people write them.
 
 Examples are `65 432`, `12\,345`, `7,25`, `2×10^{-4}`, `1 3/4`, `6 million`, `80 km/h`, `€9` and `50 %`. The package
 pint knows the units. A magnitude such as `million` is a factor. If both compared numbers have a unit, the units must
@@ -64,7 +64,7 @@ _UNIT_TEXT_PATTERN = re.compile(
 
 @dataclass(frozen=True)
 class Quantity:
-    """Number with its unit. `places` is the number of written decimals, or None for a number without decimals."""
+    """Number with its unit. `places` is the number of written decimals, or None if there are no decimals."""
 
     value: Fraction
     places: int | None = None
@@ -100,7 +100,7 @@ def _same(
     others: int | None,
     near: Fraction = Fraction(1, 10**12),
 ) -> bool:
-    """Return True if the numbers are equal, or one has at least six digits and is the other number rounded."""
+    """Return True if the numbers are equal, or if rounding one number to at least six digits gives the other."""
     if one == other:
         return True
     difference = abs(one - other)
@@ -189,7 +189,7 @@ _TENS = {
 
 
 def _in_words(text: str) -> Quantity | None:
-    """Parse a number below a thousand in English words, with the counted thing, as in "twenty-one days"."""
+    """Parse a number below a thousand in English words, perhaps followed by a unit, as in "twenty-one days"."""
     words = text.lower().rstrip(".").replace("-", " ").split()
     total, used = 0, 0
     for word in words:
@@ -236,7 +236,10 @@ def _value(match: re.Match[str]) -> tuple[Fraction, int | None] | None:
 
 
 def decimal_of(text: str) -> tuple[Fraction, int | None] | None:
-    """Parse a number in digits, such as `1,234.5`, `1.234,5`, `7,25` or `65 432`, and count its decimals."""
+    """Return the value and the number of decimals of a number in digits, such as `1,234.5`, `1.234,5` or `65 432`.
+
+    The number of decimals is None if there are none. Return None if the text is not such a number.
+    """
     if _GROUPED.fullmatch(text):
         last = max(text.rfind("."), text.rfind(","))
         mark = text[last] if last >= 0 else ""
@@ -256,7 +259,11 @@ def decimal_of(text: str) -> tuple[Fraction, int | None] | None:
 
 
 def _magnitudes_and_units(rest: str, money: bool) -> list[tuple[int, str, bool]]:
-    """Return the possible meanings of the text after a number: factor, unit, and True if the unit is attached."""
+    """Return the possible meanings of the text after a number, each with a factor, a unit and a flag.
+
+    The flag is True if the unit is a letter right after the number. `money` is True if a currency sign is before the
+    number.
+    """
     if not rest.strip():
         return [(1, "", False)]
     if not _UNIT_TEXT_PATTERN.fullmatch(rest) or len(rest.split()) > 6:
@@ -332,7 +339,7 @@ def _plain_unit(unit: str) -> str:
 
 
 _CONSTANTS = frozenset({"pi", "π", "e", "c", "k", "i", "R", "G", "n", "x"})
-"""Names in pint's registry that mean a constant or a variable if they follow a number."""
+"""Names that pint could read as units, but that mean a constant or a variable if they follow a number."""
 
 
 @cache

@@ -1,6 +1,6 @@
 """Backend for a benchmark on a Ray cluster. Items run on all nodes, and each node has its own engine for sandboxes.
 
-One actor on each node runs many items at once. The driver process writes all results.
+One actor on each node runs many items at once. The process that started the benchmark writes all results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from llm_sandbox_nb.benchmark.runner import MODEL_VALUES, SANDBOX_VALUES, Runner
 
 @dataclass(frozen=True)
 class ItemReply:
-    """Reply of a node. `record` is a tar file with names relative to the folder of all results."""
+    """Reply of a node. `record` is a tar file of the run. Its paths are relative to the folder of all results."""
 
     result: Result | None = None
     answer: str | None = None
@@ -38,7 +38,7 @@ class Host(NodeActor):
         self._count = 0
 
     async def attempt(self, item: Item) -> ItemReply:
-        """Run an item. Items that arrive after `close` are refused, because Ray may reorder calls."""
+        """Run an item. Refuse an item that arrives after `close`: Ray may change the order of calls."""
         if self._closing:
             return ItemReply(fatal="the node is closing")
         return await self._run(self._attempt(item))
@@ -63,7 +63,7 @@ class RayBackend:
 
     Args:
         address: see `RayHosts`.
-        values: values of all options. The values for the model and the sandboxes are sent to the nodes.
+        values: values of all options. Only the values for the model and the sandboxes are sent to the nodes.
         options: options of the runner. `workers` is the maximum number of running items in the whole cluster.
 
     Raises:

@@ -1,7 +1,8 @@
 """Nodes of a Ray cluster for benchmarks and training. Each node has an actor that owns the sandboxes of the node.
 
-An actor runs many calls at once. If an actor or its node dies, the actor's calls run again on the least busy node. The
-records of runs are written to a folder of the node and sent back with the result, so no shared file system is needed.
+An actor runs many calls at once. If an actor or its node dies, the actor's calls run again on the least busy node. An
+actor writes the records of runs to a folder of its node, and sends them back with the results. Therefore no shared file
+system is needed.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ CONNECT_SECONDS = 20.0
 START_SECONDS = 180.0
 """Seconds in which an actor must start on a node."""
 JOIN_SECONDS = 60.0
-"""Seconds to wait for all nodes before the first call, so that the first nodes do not get all the work."""
+"""Maximum seconds to wait for all nodes before the first call, so that the first nodes do not get all the work."""
 CLOSE_SECONDS = 60.0
 """Seconds in which an actor must close all its sandboxes."""
 TIDY_SECONDS = 60.0
 """Seconds in which the leftovers of a dead actor must be removed from its node."""
 NO_NODE_SECONDS = 120.0
-"""Seconds to wait for a new node after the last node is gone."""
+"""Maximum seconds to wait for a node that can be used. After that, the benchmark or training stops."""
 _LOOK_SECONDS = 5.0
 """Seconds between two polls of the list of nodes."""
 _T = TypeVar("_T")
@@ -62,20 +63,20 @@ class _Host:
 
 
 class CallLostError(LLMSandboxError):
-    """Error for a call if every actor that got the call has died."""
+    """Error of a call: every actor that received the call died."""
 
 
 class RayHosts:
-    """Nodes of a cluster, each with an actor. `async with` starts the actors, and closes their sandboxes at its end.
+    """Nodes of a cluster, each with an actor. `async with` starts the actors, and finally closes their sandboxes.
 
     Args:
         address: `auto` (the cluster of this machine, or of $RAY_ADDRESS), or `HOST:PORT`.
         kind: class of the actors. The method `ready` returns the version of this package on the node, and `close`
             closes the sandboxes.
         given: function that returns the arguments of the class. It is called for each actor, after this process has
-            connected.
+            connected to the cluster.
         at_once: maximum number of simultaneous calls of an actor.
-        option: name of the option for the address, which error messages contain.
+        option: name of the option that holds the address, for error messages.
 
     Raises:
         UsageError: if Ray is not installed, or the address has an unsupported form.
@@ -130,8 +131,8 @@ class RayHosts:
         """Call a method of the least busy actor. Return the result and the address of the actor's node.
 
         Raises:
-            CallLostError: if every actor that got the call has died.
-            FatalError: if no node is left, or a node cannot be used.
+            CallLostError: if every actor that received the call died.
+            FatalError: if no node is left, or a node cannot be used at all.
         """
         from ray import exceptions
 
@@ -214,7 +215,7 @@ class RayHosts:
         return actor.remote(*self._given())
 
     async def _lost(self, host: _Host) -> None:
-        """Remove a dead actor. The next poll starts a new actor if the node is alive."""
+        """Remove a dead actor. The next `_look` starts a new actor if the node is alive."""
         import ray
 
         self._deserted.add(host.node)
@@ -296,7 +297,7 @@ def _line(error: BaseException, index: int) -> str:
 
 
 class NodeActor:
-    """Base class of a node's actor, with a folder for records. `close` cancels the running calls."""
+    """Base class of a node's actor, with a folder for the records of runs."""
 
     def __init__(self) -> None:
         remove_left_folders(_PREFIX, _LOCK)

@@ -1,7 +1,7 @@
 """Report of a folder of results, as text or as one HTML file.
 
-Scores are means over items. Two modes are compared over the items that both modes have. `statistics` computes the
-intervals.
+Scores are means over items. Two modes are compared over the items that both modes have. The module `statistics`
+computes the intervals of the scores.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from llm_sandbox_nb.formatting import (
 )
 
 LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
-"""Stop reasons of runs that reached a limit. Their answers count."""
+"""Stop reasons of runs that reached a limit. The answers of such runs are scored too."""
 
 
 def item_scores(results: Iterable[Result]) -> dict[str, float]:
@@ -97,7 +97,7 @@ def cell_row(
 def compare(
     task: str, first: tuple[str, Sequence[Result]], second: tuple[str, Sequence[Result]]
 ) -> dict[str, Any] | None:
-    """Compare two sides, each with a name and results, over their common items.
+    """Compare the scores of two sides over their common items. A side is a name and its results.
 
     The delta is the mean score of `first` minus the mean score of `second`. Return None if there are no common items.
     """
@@ -121,7 +121,7 @@ def compare(
 
 
 def _tokens(results: Iterable[Result], problems: Iterable[str]) -> float:
-    """Return the sum over the problems of the mean token count of a problem's repeats.
+    """Return the token count of all problems. The token count of a problem is the mean over its repeats.
 
     The history of a conversation counts once.
     """
@@ -139,9 +139,9 @@ def tables(
     planned: Mapping[tuple[str, str], int] = MappingProxyType({}),
     spent: Mapping[tuple[str, str], Spent] = MappingProxyType({}),
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the table rows of all cells, and the rows that compare two modes of a task.
+    """Return the table rows of all cells, and the rows that compare two modes of a task. A cell is a task in one mode.
 
-    `planned` maps task and mode to the planned number of results, and `spent` to the tokens, cost and time spent.
+    `planned` has the planned number of results of each cell, and `spent` the tokens, cost and time spent on the cell.
     """
     cells: dict[tuple[str, str], list[Result]] = {key: [] for key in planned}
     for result in results:
@@ -196,7 +196,7 @@ def compare_folders(out: Path, other: Path) -> dict[str, Any]:
 
 
 def _other_rows(first: Iterable[Result], second: Iterable[Result]) -> set[str]:
-    """Return the ids that stand for different rows in the two folders."""
+    """Return the ids of rows whose content differs between the two folders."""
     known = {result.item: result.row for result in second}
     return {result.item for result in first if known.get(result.item, result.row) != result.row}
 
@@ -230,13 +230,13 @@ _COLUMN_TITLES = {
     "at_limit": "stopped at a limit", "cost": "cost of scored runs", "wall_time_mean": "wall time mean of scored runs",
 }  # fmt: skip
 _NOTE = (
-    "Scores are means over items. An item is one problem, and its score is the mean of its repeats. Intervals are 95 "
-    "%: Wilson's if each score is 0 or 1 or all scores are equal, and otherwise the bootstrap's over items. A single "
-    "item has no interval. Scored: how many of the planned results have a score. Errors are failures of model, engine,"
-    " network or scorer, and do not count in scores. Stopped at a limit: the answers of such runs count. Cut off: "
-    "results with a reply that broke off twice and was accepted incomplete. Unscored: results without a verdict. "
-    "Tokens count the history of a conversation once. Spent counts all attempts, including lost attempts. p: McNemar's"
-    " exact test."
+    "Scores are means over items. An item is one problem, and its score is the mean of its repeats. All intervals are "
+    "95 % intervals: Wilson's if each score is 0 or 1 or all scores are equal, and otherwise a bootstrap over items. A "
+    "single item has no interval. Scored: number of planned results that have a score. Errors: failures of the model, "
+    "engine, network or scorer; they do not count in scores. Stopped at a limit: runs that reached a limit; their "
+    "answers count. Cut off: results with a reply that broke off twice and was accepted incomplete. Unscored: results "
+    "without a verdict. Tokens: the history of a conversation counts once. Spent: all attempts count, also lost "
+    "attempts. p: p-value of McNemar's exact test."
 )
 
 
@@ -262,7 +262,7 @@ def summary(out: Path) -> dict[str, Any]:
 
 
 def _results_of(out: Path) -> list[Result]:
-    """Return the counted results of a folder. Raise ResultsError if there are none."""
+    """Return the results of a folder that count. Raise ResultsError if there are no such results."""
     if results := counted_results(out):
         return results
     raise ResultsError(f"There are no results in {out}: give the --out folder of `benchmark run`.")
@@ -341,7 +341,7 @@ def comparison_text(found: Mapping[str, Any]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return the beginning of a text on one line, without control characters, which a hostile server could misuse."""
+    """Return the beginning of a text as one line, without control characters, which a hostile server could misuse."""
     return "".join(letter for letter in " ".join(text.split())[:300] if letter.isprintable())
 
 

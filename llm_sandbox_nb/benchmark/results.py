@@ -1,6 +1,6 @@
-"""Results of a benchmark, each in a JSON line. A line is written as soon as its item ends, so that it survives a crash.
+"""Results of a benchmark, each in a JSON line. A result is written as soon as its item ends, to survive a later crash.
 
-A crash while a line is written leaves an incomplete line, which is skipped.
+A crash during the writing of a line leaves an incomplete line. Readers skip such a line.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Result:
     item: str
     repeat: int
     score: float | None = None
-    """Score from 0 to 1. None if the answer was not scored because of an error, or for the reason in `detail`."""
+    """Score from 0 to 1, or None for an answer without a score. `detail` or `error` has the reason."""
     detail: str = ""
     answer: str | None = None
     stop_reason: str | None = None
@@ -60,9 +60,9 @@ class Result:
     model_time: float = 0.0
     tool_time: float = 0.0
     memory_peak: int | None = None
-    """Peak memory of the sandbox in bytes. None if unknown, or if the sandbox had served another item before."""
+    """Peak memory of the sandbox in bytes. None if unknown, or if an earlier item had used the sandbox."""
     disk: int | None = None
-    """Size of the sandbox's files at the end in bytes, without the files of the image."""
+    """Size of the sandbox's files in bytes at the end of the item. The files of the image do not count."""
     run: str = ""
     """The run's folder, relative to the folder of all results."""
     row: str = ""
@@ -72,13 +72,13 @@ class Result:
     scorer: str = ""
     """`question`, `prompt` and `scorer` are digests; see the module `digests`."""
     problem: str = ""
-    """`Row.problem` of the item's row, which is equal for copies of a problem."""
+    """`Row.problem` of the item's row. Copies of a problem have the same value."""
     prompts: str = ""
     """Origin of the prompts, such as `llm-in-sandbox 0.2.0`. Empty if they are the task's own prompts."""
     version: str = ""
-    """Version of this package that made the answer."""
+    """Version of this package at the time of the answer."""
     reused: bool = False
-    """True if the sandbox had served another item before, and was reset."""
+    """True if an earlier item had used the sandbox, so that the sandbox was reset."""
 
     @property
     def key(self) -> Key:
@@ -87,7 +87,7 @@ class Result:
 
 
 _MAX_NUMBER = 10**15
-"""Largest number in a result, so that sums of numbers from anywhere stay finite."""
+"""Largest number that a result may contain. This limit keeps the sums of a report finite."""
 _FIELDS = {field.name: str(field.type) for field in fields(Result)}
 
 
@@ -96,7 +96,7 @@ def cell_folder(out: Path, task: str, mode: str) -> Path:
 
 
 def write_result(out: Path, result: Result) -> None:
-    """Append a result to its file, so that the result survives the end of this process at any time."""
+    """Append a result to the file of its task and mode. The result then survives the end of this process."""
     folder = cell_folder(out, result.task, result.mode)
     folder.mkdir(parents=True, exist_ok=True)
     append_line(folder / FILE, asdict(result))
@@ -116,10 +116,10 @@ def all_results(out: Path) -> Iterator[Result]:
 
 @lru_cache(maxsize=32)
 def _results_in(path: Path, size: int, changed: int) -> tuple[Result, ...]:
-    """Read the results of a file. They are cached until the file changes, because the start of a benchmark reads
+    """Read the results of a file. Cache the results until the file changes, because the start of a benchmark reads
     each file several times.
 
-    `size` and `changed` are the size of the file in bytes and its modification time, and are only keys of the cache.
+    `size` and `changed`, the size and the modification time of the file, are only keys of the cache.
     """
     return tuple(_result(path, record) for record in read_lines(path))
 
@@ -127,7 +127,7 @@ def _results_in(path: Path, size: int, changed: int) -> tuple[Result, ...]:
 def _result(path: Path, record: dict[str, Any]) -> Result:
     """Make a result from a line of the file.
 
-    The file may come from anyone, so a result cannot name a folder outside of the folder of all results.
+    The file may come from a stranger, so a result must not name a folder outside of the folder of all results.
 
     Raises:
         ResultsError: if a field is missing, has a wrong type or range, or names another folder.
@@ -142,7 +142,7 @@ def _result(path: Path, record: dict[str, Any]) -> Result:
         wrong += ["run"] if run.is_absolute() or ".." in run.parts else []
     if missing or wrong:
         reason = f"it has no {missing[0]}" if missing else f"its {wrong[0]} is {known[wrong[0]]!r:.80}"
-        raise ResultsError(f"{path} holds a line that is not a result ({reason}): mend or remove it.")
+        raise ResultsError(f"{path} holds a line that is not a result ({reason}): correct or remove it.")
     return Result(**known)
 
 
@@ -165,7 +165,7 @@ def _fits(name: str, value: Any) -> bool:
 def append_line(path: Path, record: object) -> None:
     """Append a record as a JSON line.
 
-    If the process is killed meanwhile, only this line can be incomplete. The next call ends the incomplete line.
+    If the process is killed during this call, only this line can be incomplete. The next call then begins a new line.
     """
     data = (json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8", "replace")
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

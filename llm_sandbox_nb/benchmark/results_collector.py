@@ -1,8 +1,8 @@
-"""Separate process that collects test outcomes and forwards each line at once.
+"""Separate process that collects test outcomes. It forwards each outcome at once, as a line.
 
-This runs in sandboxes, so it needs only Python 3.7 and the standard library. Outcomes from `results_sender` arrive at a
-socket, and this process writes them to its standard output. No other process can change them there, not even a process
-of the same user, because this process cannot be traced. If another process kills this process, no outcome counts.
+This file runs in sandboxes, so it needs only Python 3.7 and the standard library. Outcomes from `results_sender` arrive
+at a socket, and this process writes them to its standard output. No other process can change the written outcomes, not
+even a process of the same user, because this process cannot be traced. If this process is killed, no outcome counts.
 
 Standard input has two lines: the path of the socket, and a secret word. When this word arrives at the socket, the
 collection ends.
@@ -22,7 +22,7 @@ PR_SET_DUMPABLE = 4
 
 
 def collect(path: str, last: bytes) -> None:
-    """Forward lines until the line `last` arrives. Then forward the lines that other connections sent earlier."""
+    """Forward lines until the line `last` arrives. Then forward the lines that wait in other connections."""
     waiting = selectors.DefaultSelector()
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     server.bind(path)

@@ -25,7 +25,7 @@ results."""
 
 @dataclass
 class PlannedCell:
-    """Planned work for a task in one mode. `rows` maps the id of a row to its number of repeats."""
+    """Planned items of a task in one mode. `rows` maps the id of a row to the row's number of repeats."""
 
     task: str
     mode: str
@@ -61,7 +61,7 @@ class FolderLock:
 
     def release(self) -> None:
         if self._file >= 0:
-            # the file is not removed: otherwise two starts could lock two different files
+            # Keep the file. Otherwise, a second start could lock the removed file, and a third start a new file.
             unlock_and_close(self._file)
             self._file = -1
 
@@ -88,7 +88,7 @@ def read_config(out: Path) -> dict[str, Any]:
 
 
 def check_config(out: Path, config: dict[str, Any]) -> None:
-    """Store the settings of a folder's results, or check that an earlier start had the same settings.
+    """Store the settings in a new folder. In a folder that has settings already, check that they are the same.
 
     Raises:
         ResultsError: if the settings differ, because results of different settings must not share a folder.
@@ -110,7 +110,7 @@ def check_config(out: Path, config: dict[str, Any]) -> None:
 
 
 def change_judge(out: Path, judge_model: str | None) -> None:
-    """Store `judge_model` as the judge of a folder whose answers will all be scored again.
+    """Store `judge_model` as the judge of a folder, before all answers are scored again.
 
     With None, the stored judge stays.
     """
@@ -161,9 +161,10 @@ def add_to_plan(out: Path, cells: Iterable[PlannedCell], rows: Mapping[str, Iter
 
 
 def counted_results(out: Path) -> list[Result]:
-    """Return the newest result of each planned item, without results of rows that were removed from the data.
+    """Return the newest result of each planned item.
 
-    Of a task and mode that are not in the plan, return the newest result of each item.
+    The plan does not contain rows that were removed from the data. If a task and mode are not in the plan, all their
+    items count as planned.
 
     Raises:
         ResultsError: if a file cannot be read, or holds a line that is not a result.

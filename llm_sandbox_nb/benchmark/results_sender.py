@@ -1,7 +1,7 @@
 """Sender of test outcomes: a plug-in of pytest and a runner of unittest, which send each outcome to the collector.
 
-This runs in sandboxes with the Python of the tests, so it needs only Python 3.7 and the standard library. Nothing can
-change a sent outcome, because the collector is a separate process: see `results_collector`.
+This file runs in sandboxes with the Python of the tests, so it needs only Python 3.7 and the standard library. Nothing
+can change a sent outcome, because the collector is a separate process: see `results_collector`.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _Runner(unittest.TextTestRunner):
 
 
 def main() -> None:
-    """Run the tests named by the arguments, and exit like `python -m unittest`."""
+    """Run the tests that the arguments name, with the exit code of `python -m unittest`."""
     sys.argv[0] = "python -m unittest"
     sys.path[0] = os.getcwd()  # noqa: PTH109 - as for `-m`
     unittest.main(module=None, testRunner=_Runner)

@@ -1,4 +1,4 @@
-"""Rows of a task's data, each with a problem, in the schema that the paper's authors published."""
+"""Rows of a task's data. Each row has a problem. The paper's authors published the schema of the columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class DataError(LLMSandboxError, ValueError):
 
 @dataclass(frozen=True)
 class Row:
-    """Problem of a task. `ground_truth` is for the scorer, and is never in a sandbox or in a prompt of this package."""
+    """Row with a problem. `ground_truth` is the gold answer. This package puts it into no sandbox and no prompt."""
 
     id: str
     problem_statement: str
@@ -37,7 +37,7 @@ class Row:
 
     @property
     def digest(self) -> str:
-        """Digest of the whole content. Another digest for the same id means that the row has changed."""
+        """Digest of the whole content. If a row with the same id had another digest before, the row has changed."""
         whole = json.dumps([vars(self)], sort_keys=True, default=_in_words)
         return hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:16]
 
@@ -54,10 +54,10 @@ class Row:
 
 
 def repeats_of_rows(rows: Iterable[Row], repeats: int) -> dict[str, int]:
-    """Return the number of repeats of each row, by id.
+    """Return a dict of row ids with the number of repeats of each row.
 
-    Each problem is repeated `repeats` times in total. Copies of a problem with different ids share this number, but
-    each row has at least one repeat.
+    Each problem has `repeats` repeats in total. Rows with the same problem share these repeats, but each row has at
+    least one repeat.
     """
     copies: dict[str, list[Row]] = {}
     for row in rows:
@@ -70,7 +70,7 @@ def repeats_of_rows(rows: Iterable[Row], repeats: int) -> dict[str, int]:
 
 
 def _in_words(value: Any) -> str:
-    """Convert a value that JSON cannot express to a text that is the same in every process."""
+    """Return a text for a value that JSON cannot express. The text of a value is the same in every process."""
     if isinstance(value, bytes):
         return hashlib.sha256(value).hexdigest()
     return str(value) if isinstance(value, date | Decimal) else type(value).__qualname__
@@ -105,7 +105,8 @@ def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | 
         )
     used = {names.get(name, name) for name in _COLUMNS}
     return Row(
-        id=str(clean_text(str(number if identity is None else identity))),  # cleaned like ids in results
+        # The ids in results are cleaned in the same way.
+        id=str(clean_text(str(number if identity is None else identity))),
         problem_statement=str(problem),
         ground_truth=_as_text(column("ground_truth")),
         domain=str(column("domain") or ""),
@@ -116,7 +117,7 @@ def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | 
 
 
 def _as_text(value: Any) -> str:
-    """Return the value of a column as text. Null and NaN stand for missing values, and become an empty text."""
+    """Return the value of a column as text. Null and NaN, which stand for missing values, become an empty text."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Runner of a benchmark, which runs many items at the same time and writes each result as soon as its item ends."""
+"""Runner of a benchmark. It runs many items at the same time, and writes each result as soon as its item ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SAMPLING_VALUES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty
 _RUN_OPTIONS = {
     option.sets: option.name for option in (*MODEL_OPTIONS, *LIMIT_OPTIONS) if option.sets in OPTION_DEFAULTS
 }
-"""Names of benchmark options, by the field of `RunOptions` that they set.
+"""Names of benchmark options. Each key is the field of `RunOptions` that the option sets.
 
 `context` is missing, because the option of this name has another meaning in a benchmark.
 """
@@ -62,7 +62,7 @@ class RunnerOptions:
     workers: int = 8
     attempts: int = 2
     retry_errors: bool = True
-    """True to run items again that failed in an earlier start."""
+    """True to run again the items that failed in an earlier start."""
     reuse: bool = True
     """True to use a sandbox for several items, with a reset between them."""
 
@@ -78,7 +78,7 @@ def plan(
 def items_of(tasks: Iterable[tuple[Task, list[Row], Mapping[str, int]]], modes: Iterable[str]) -> list[Item]:
     """Return the items of the given rows, sorted by repeat.
 
-    The mapping of each task contains the number of repeats of each row, by id.
+    The mapping of each task has the ids of rows as keys, and the number of repeats of each row as values.
     """
     found = [
         Item(task, row, mode, repeat)
@@ -114,7 +114,7 @@ class Runner:
         )
 
     def open_items(self, items: Iterable[Item]) -> list[Item]:
-        """Return the items that have no result, a failed or unscored result, or a score of an outdated scorer.
+        """Return the items without a result, with a failed or unscored result, or with the score of an outdated scorer.
 
         If `retry_errors` is False, items with a failed result are left out.
         """
@@ -122,7 +122,7 @@ class Runner:
         return [item for item in items if self._is_open(item, results.get(item.key))]
 
     def unanswered(self, items: Iterable[Item]) -> list[Item]:
-        """Return the open items without a usable answer."""
+        """Return the open items without a stored answer. For the other open items, only the score is missing."""
         kept = {result.key for result in read_results(self.options.out) if result.error_kind in ANSWERED}
         return [item for item in self.open_items(items) if item.key not in kept]
 
@@ -141,9 +141,9 @@ class Runner:
         return result.scorer != scorer_digest(item.task, item.row, self.judge)
 
     async def run(self, items: Iterable[Item]) -> list[Result]:
-        """Run the open items, and return their results. If this coroutine is cancelled, the running items end cleanly.
+        """Run the open items, and return their results. Cancelling this coroutine also cancels the running items.
 
-        Kept answers that only need a score are scored, and not run again. Their results are written, but not returned.
+        An open item with a stored answer is only scored. Its result is written, but not returned.
 
         Raises:
             FatalError: if the benchmark must stop.
@@ -179,7 +179,7 @@ class Runner:
                 raise FatalError(f"Task {name} cannot be scored by {scorer}: {problem.rstrip('.')}.")
 
     async def score_again(self, items: list[Item]) -> list[Item]:
-        """Score kept answers with the current scorer. Return the items without a usable answer.
+        """Score stored answers with the current scorer. Return the items without a usable answer.
 
         Raises:
             FatalError: if a scorer cannot be loaded, or requests to the judge are impossible.
@@ -229,7 +229,7 @@ class Runner:
 
 
 async def together(work: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Run all coroutines concurrently, and return their results in order.
+    """Run all coroutines concurrently, and return their results in the order of the coroutines.
 
     The first failure cancels the other coroutines, and is raised.
     """
@@ -254,7 +254,7 @@ def image_of(task: Task, row: Row) -> str | None:
 
 
 def make_opener(isolation: str = "auto", **options: Any) -> Opener:
-    """Return a function that opens sandboxes with the given options. The image from `image_of` replaces `image`."""
+    """Return a function that opens sandboxes with `options`. An image from `image_of` replaces the option `image`."""
 
     def opener(task: Task, row: Row) -> OpeningSandbox:
         image = image_of(task, row)

@@ -1,4 +1,4 @@
-"""Score of a benchmark in the journal of a run. The score is a check that is added after the end of the run."""
+"""Score of a benchmark in the journal of a run. The score is recorded as a check, after the end of the run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _OUTCOMES: dict[float | None, Literal["passed", "failed", "error"]] = {
 def record_score(folder: Path, trajectory: Trajectory, scorer: str, score: Score) -> None:
     """Add a score, or the failure of the scorer, to the journal in `folder`.
 
-    Score 1 is a passed check, and score 0 is a failed check. In the isolation `process`, a run could tamper with a
-    scorer that works in a sandbox, so the check is not marked as protected.
+    Score 1 is a passed check, and score 0 is a failed check. The scorer `swe` works in a sandbox, and in the isolation
+    `process` a run could tamper with it. Such a check is not marked as protected.
 
     Raises:
         JournalError, OSError: if the journal cannot be written.
@@ -65,9 +65,10 @@ def record_score(folder: Path, trajectory: Trajectory, scorer: str, score: Score
 
 
 def record_result(out: Path, result: Result, scorer: str) -> None:
-    """Add a later score, such as the score of a judge, to the journal of its run below `out`, if the journal exists.
+    """Add a later score, such as a judge's, to the journal of the run that gave the answer, if the journal exists.
 
-    A damaged journal stays as it is, because the answer and its score are in the results.
+    A damaged journal stays as it is: the answer and its score are in the results anyway. `out` is the folder of the
+    results.
 
     Raises:
         OSError: if the journal cannot be read or written.

@@ -16,7 +16,7 @@ from llm_sandbox_nb.benchmark.normalisation import text_key
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, NO_GOLD, Score, exact, letter, rouge_l, set_f1
 from llm_sandbox_nb.errors import LLMSandboxError
 
-if TYPE_CHECKING:  # an import of `rows` would take most of the time in which a scoring worker starts
+if TYPE_CHECKING:  # importing `rows` would take most of the start time of a scoring worker
     from llm_sandbox_nb.benchmark.rows import Row
 
 RowRule = Callable[[str, str, Mapping[str, Any]], Score]
@@ -25,12 +25,14 @@ REWARDED_BY_DOMAIN = ("math", "physics", "chem", "biomed", "instruct_follow")
 
 
 def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
-    """Score like the reward of the paper's package: by domain or, in other domains, by the kind of question.
+    """Score like the reward of the paper's package: by the domain in some domains, else by the kind of question.
 
     Mathematics and physics are scored by equality, chemistry and biomedicine as multiple choice, and instructions by
     their constraints. In other domains, a multiple-choice question is scored by its letter, or by F1 if several answers
-    are right. Free text is scored by equality or ROUGE-L. This package adds three kinds: "extraction" and a list
-    without a kind are scored by F1, and a single letter without a kind is scored as a choice.
+    are right. Free text is scored by equality or ROUGE-L.
+
+    This package adds three cases. The kind "extraction" is scored by F1. In a row without a kind, a gold list is scored
+    by F1 too, and a single gold letter as a choice.
     """
     domain = row_domain(row)
     if domain in ("math", "physics"):
@@ -60,7 +62,7 @@ def row_domain(row: Mapping[str, Any]) -> str:
 
 
 def _choice(answer: str, gold: str) -> Score:
-    """Score by letter, or by equality if the gold option is not a letter but, for example, a digit."""
+    """Score by letter, or by equality if the gold option is no letter but, for example, a digit."""
     scored = letter(answer, gold, options=26)
     return exact(answer, gold) if scored.value is None else scored
 
@@ -71,7 +73,7 @@ _WORD = re.compile(r"[^\W\d_]{2,}")
 
 
 def _is_list(gold: str) -> bool:
-    """Return True if a gold answer without a kind is a list, such as "A, C", but not "12,345", a date or a sentence."""
+    """Return True for a gold answer that is a list such as "A, C", but not for "12,345", a date or a sentence."""
     items = re.split(r"[,;]\s*", gold.strip())
     return (
         len(items) > 1
@@ -84,8 +86,8 @@ def _is_list(gold: str) -> bool:
 def _free(answer: str, gold: str) -> Score:
     """Score 1 if the answers are equal, and by ROUGE-L otherwise.
 
-    A gold answer without words, or of at most three words with digits or with a sign at its end, is scored only by
-    equality: 10.0.0.9 is a wrong answer for 10.0.0.7, and O- for O+, although the texts are similar.
+    Only equality counts if the gold answer has no words, or has at most three words and a digit or final sign. Without
+    this rule, similar but wrong answers would score: 10.0.0.9 for 10.0.0.7, or O- for O+.
     """
     equal = math_equal(answer, gold)
     words = len(_WORD.findall(gold))
@@ -140,7 +142,7 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
 
 
 def gold_problem(scorer: str, row: Row) -> str:
-    """Return the reason why a scorer cannot score a row, or an empty text if it can. Custom scorers accept any row."""
+    """Return why a scorer cannot score a row, or an empty text if it can. A task's own scorer can score any row."""
     if scorer == "ifbench" or (scorer == "routed" and row_domain(vars(row)) == "instruct_follow"):
         identities, _ = constraints_of(row.ground_truth, row.extra)
         return "" if identities else "has no instruction_id_list with kwargs, one for each constraint"
@@ -150,7 +152,7 @@ def gold_problem(scorer: str, row: Row) -> str:
 
 
 class ScorerError(LLMSandboxError, ValueError):
-    """Error for a task's Python file that cannot be used. The message is one sentence with the remedy."""
+    """Error for a Python file of a task that cannot be used. The message is one sentence with the remedy."""
 
 
 def load_scorer(path: Path) -> Callable[..., Any]:
@@ -179,7 +181,7 @@ def _function(path: Path, *names: str) -> Callable[..., Any] | None:
     if spec is None or spec.loader is None:
         raise ScorerError(f"{path} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
-    # The usual loader would use an outdated compiled file if the source changed within a second, with the same size.
+    # The usual loader would use an outdated compiled file if the source changed within a second and kept its size.
     code = compile(path.read_bytes(), path, "exec")
     try:
         exec(code, vars(module))

@@ -1,4 +1,4 @@
-"""Asynchronous pool of worker processes that run the Python files of tasks, with a deadline for each request."""
+"""Asynchronous pool of worker processes that score answers and run the Python files of tasks, each with a deadline."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PIPE_SECONDS = 5.0
 
 
 def row_columns(row: Row) -> dict[str, Any]:
-    """Return the columns of a row for a task's Python files, by published name. The gold answer is not included."""
+    """Return the columns of a row for a task's Python files, by their names in the data, without the gold answer."""
     columns: dict[str, Any] = json.loads(json.dumps(dict(row.extra), default=str))
     return columns | {
         "id": row.id,
@@ -44,7 +44,7 @@ class Scoring:
 
     def __init__(self, workers: int = 1, deadline: float = DEADLINE_SECONDS) -> None:
         self.deadline = deadline
-        # the worker that was used last is used next, so that a second worker starts only for a concurrent request
+        # The worker that was used last is used next. Thus a second worker starts only for a concurrent request.
         self._free: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
         self._all = [_Worker() for _ in range(workers)]
         for worker in self._all:
@@ -53,7 +53,7 @@ class Scoring:
     async def score(self, scorer: str, answer: str | None, row: Row, run: Path | None = None) -> Score:
         """Score an answer. If the scorer hangs, dies or returns nothing, the score is marked as failed.
 
-        `run` is the run's folder, whose output files a custom scorer may read.
+        `run` is the folder of the run. A task's own scorer may read the output files in this folder.
         """
         if not scorer.endswith(".py") and (answer is None or not answer.strip()):
             return NO_ANSWER
@@ -143,7 +143,7 @@ class _Worker:
         process, self._process = self._process, None
         if process is None:
             return
-        if process.returncode is None:  # otherwise another process may have the number
+        if process.returncode is None:  # after its end, another process may have the same number
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # with all processes that the scorer has started
         with suppress(TimeoutError, ConnectionError):

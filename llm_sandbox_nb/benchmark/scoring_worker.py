@@ -1,4 +1,4 @@
-"""Worker process that runs the Python files of tasks, mostly scorers. Requests and replies are JSON lines.
+"""Worker process that scores answers and runs the Python files of tasks. Requests and replies are JSON lines.
 
 An answer can do harm: evaluating a formula may never end, matching a pattern may take exponential time, and a task's
 scorer may crash. Therefore answers are scored in this process, which can be killed. Scorers run on its main thread,
@@ -23,8 +23,8 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     """Answer requests until stdin ends. Text that a scorer prints goes to stderr.
 
-    The only argument is the number of the parent process. If the parent is killed, nobody stops a scorer that hangs,
-    so on Linux the kernel kills this process.
+    The only argument is the number of the parent process. A killed parent cannot stop a scorer that hangs. Therefore,
+    on Linux, the kernel kills this process when the parent ends.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Tokens and cost of a benchmark, including failed attempts and attempts of a killed start."""
+"""Tokens, cost and time of a benchmark. Attempts that failed, or were lost because a start was killed, count too."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Spent:
 
 
 def spent_in(out: Path) -> dict[tuple[str, str], Spent]:
-    """Return the sums for each task and mode. An attempt without a result is counted from its journal."""
+    """Return the sums for each task and mode. For an attempt without a result, the run's journal gives the numbers."""
     found: dict[tuple[str, str], Spent] = {}
     results: dict[str, Result] = {result.run: result for result in all_results(out) if result.run}
     for result in results.values():
@@ -43,7 +43,7 @@ def spent_in(out: Path) -> dict[tuple[str, str], Spent]:
 
 
 def _add_lost(cell: Spent, journal: Path) -> None:
-    """Add an attempt that has a journal but no result, if the model has replied."""
+    """Add the attempt of `journal` to `cell`, unless the model never replied. The attempt has no result."""
     try:
         trajectory = Trajectory(read_journal(journal))
     except (OSError, ValueError, JournalError):

@@ -1,4 +1,4 @@
-r"""Answers that a text states: in a box, in `<answer>`, after "the answer is", alone, or after the last verb.
+r"""Search for the answer that a text states: in a box or tag, after "the answer is", alone, or after the last verb.
 
 Other numbers are not answers: for example 204 in "see step 204", "203, not 204" and "at least 204". After a correction
 ("Wait, no: it is 8") only the later text counts. All patterns run in linear time.
@@ -75,7 +75,7 @@ Reader = Callable[[str], str | None]
 
 
 def given_answers(text: str) -> list[str] | None:
-    """Return the answers in all boxes or, without boxes, in the last `<answer>` or else in a field of a JSON object.
+    """Return the answers in the first place that exists: all boxes, the last `<answer>`, or a field of a JSON object.
 
     Return an empty list if the place for the answer is empty, and None if the text has no such place.
     """
@@ -88,7 +88,7 @@ def given_answers(text: str) -> list[str] | None:
 
 
 def stated_values(text: str, read: Reader) -> list[str]:
-    """Return the answers that a text states. The caller checks that several answers agree.
+    """Return the answers that a text states. If there are several answers, the caller must check that they agree.
 
     `read` returns the answer in a part of a sentence, or None.
     """
@@ -115,7 +115,11 @@ def stated_values(text: str, read: Reader) -> list[str]:
 
 
 def stated_text(text: str, read: Reader) -> list[str]:
-    """Return an answer in words after a correction, "the answer is" or the last verb, or from the last line."""
+    """Return a list with the answer in words that a text states, or an empty list.
+
+    The answer follows a correction, "the answer is" or the last verb. Otherwise the last line is the answer if it is
+    short.
+    """
     text = _MARKUP.sub("", text).strip()
     correction = last_correction(text)
     if correction is not None:
@@ -158,7 +162,7 @@ def _of_json(text: str) -> str | None:
 
 
 def _stated(text: str, read: Reader) -> str | None:
-    """Return the value after the last "the answer is", or None if there is no such phrase or a later retraction.
+    """Return the value after the last "the answer is". Return None without this phrase, or if the text retracts it.
 
     The value is empty if the text after the phrase cannot be read.
     """

@@ -1,8 +1,8 @@
 """Confidence intervals of scores, and tests of the difference between two sets of scores.
 
 Shares of right answers, and means of equal scores, have Wilson's interval. All other means have the bootstrap interval
-over items. Two sets of scores on the same items are compared by the paired bootstrap and, if each score is 0 or 1, by
-McNemar's exact test. Repeated items have pass@k and pass^k.
+over items. Two sets of scores on the same items are compared by the paired bootstrap. If each score is 0 or 1, they are
+also compared by McNemar's exact test. For repeated items, pass@k and pass^k are estimated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NORMAL_QUANTILE = 1.959963984540054
 
 @dataclass(frozen=True)
 class Interval:
-    """Mean with its 95 % interval. The bounds are None for a single item, and for a bootstrap of equal values."""
+    """Mean with its 95 % interval. The bounds are None for a single item, and if `bootstrap` gets equal values."""
 
     mean: float
     low: float | None = None
@@ -118,7 +118,7 @@ def mcnemar(better: int, worse: int) -> float:
     number = better + worse
     tail = ways = 1
     for k in range(min(better, worse)):
-        ways = ways * (number - k) // (k + 1)  # number over k + 1
+        ways = ways * (number - k) // (k + 1)  # the binomial coefficient of `number` and k + 1
         tail += ways
     return min(1.0, float(2 * tail / 2**number))
 
@@ -139,8 +139,9 @@ class Passes:
 def passes(repeats: Iterable[Sequence[float]]) -> list[Passes]:
     """Return unbiased estimates of pass@k and pass^k.
 
-    `repeats` contains the scores of each item. k is 1, 2, 4, ... up to the smallest number of scores of an item, and
-    also this number. An attempt is right if its score is 1. If an item has only one score, the result is empty.
+    `repeats` contains the scores of each item. The highest k is the smallest number of scores that an item has. The
+    other values of k are 1, 2, 4, ... below the highest k. An attempt is right if its score is 1. If an item has only
+    one score, the result is empty.
     """
     items = [(len(scores), sum(score == 1.0 for score in scores)) for scores in repeats if scores]
     most = min((number for number, _ in items), default=0)

@@ -1,10 +1,10 @@
-"""Software tasks: the model changes a repository, and tests of the resulting patch in a second sandbox give the score.
+"""Software tasks: the model changes a repository. Tests of the resulting patch, in a second sandbox, give the score.
 
 A row has the columns of SWE-bench: `base_commit`, `test_patch`, `FAIL_TO_PASS`, `PASS_TO_PASS`. The column `repository`
 names a folder or a git repository on this machine. Alternatively, `image` names a Docker image that has the repository
 in `working_dir`. `test_command` runs the tests. Its placeholder `{test}` becomes the names of the tests, quoted for a
-shell, so the placeholder must not be inside quotes. The printed output does not count. The outcomes come from the
-report of pytest or unittest, or from the report that another runner writes to `{report}`; see `evidence`.
+shell, so the placeholder must not be inside quotes. The outcomes come from the report of pytest or unittest, or from
+the report that another runner writes to `{report}`; see `evidence`. Printed output does not count.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 
 TEST_COMMAND = "python3 -m pytest -q {test}"
 EVIDENCE = ("report", "exit_code")
-"""Kinds of evidence that tests passed."""
+"""Kinds of evidence that tests passed: a report of the test runner, or the exit code 0 of the test command."""
 _PREPARE = (
     f"rm -rf .git && {GIT} init -q && {GIT} add -A --force . && "
     f"{GIT} commit -q --allow-empty -m base && {GIT} rev-parse HEAD"
@@ -97,12 +97,12 @@ def _export(source: Path, commit: Any, target: Path) -> None:
 async def collect_patch(box: Sandbox, base: str) -> str | None:
     """Return all differences between the files and the commit `base` as a patch.
 
-    Return None if git fails, or if the patch would be empty or too large. It does not matter whether the model has
-    committed its changes. As in the harnesses of SWE-bench, new files that git ignores are left out unless the model
-    has added them to git, because they are caches and build results, which could make the patch too large.
+    Return None if git fails, or if the patch would be empty or too large. The model may or may not have committed its
+    changes. New files that git ignores are left out, unless the model has added them to git. Such files are caches and
+    build results, which could make the patch too large. The harnesses of SWE-bench leave them out too.
     """
-    # `diff-index` ignores settings of `diff`, such as colours. Of the repository, only an added repository without
-    # a commit cannot be added, with exit code 1.
+    # `diff-index` ignores settings of `diff`, such as colours. `git add` exits with 1 if it leaves out a nested
+    # repository without a commit.
     add = f"{{ {GIT} add -A --ignore-errors . || [ $? -eq 1 ]; }}"
     diff = f"{GIT} diff-index -p -M --cached --binary --no-ext-diff --no-textconv {shlex.quote(base)} -- ."
     done = await box.exec(
@@ -122,12 +122,11 @@ async def score_patch(
     test_evidence: str = "report",
     timeout: float = 1800.0,
 ) -> Score:
-    """Score 1 if a report shows that all required tests ran and passed with the patch, and 0 otherwise.
+    """Score 1 if there is evidence that all required tests passed with the patch, and 0 otherwise.
 
-    After the patch, files that affect test outcomes are restored, so that the patch cannot change them, and the row's
-    tests are added; see `patches` and `evidence`. `timeout` is the maximum seconds for all tests together. If the
-    row's tests cannot be added, the patch is unscored. If the tests cannot run without the patch either, the score is
-    marked as failed.
+    After the patch was applied, files that affect test outcomes are restored, and the row's tests are added; see
+    `patches` and `evidence`. `timeout` is the maximum seconds for all tests together. If the row's tests cannot be
+    added, the patch is unscored. If the tests cannot run without the patch either, the score is marked as failed.
 
     Raises:
         DataError: if the row's tests are not lists, its `test_evidence` is unknown, or the repository or commit does
@@ -152,7 +151,7 @@ async def score_patch(
 
 
 def tests_of(row: Row) -> list[str]:
-    """Return the tests that must pass.
+    """Return the names of the tests that must pass.
 
     Raises:
         DataError: if a column of tests is not a list.
@@ -175,7 +174,7 @@ def _names(row: Row, column: str) -> list[str]:
 
 
 class _DecidedError(LLMSandboxError):
-    """Error that ends a trial early, with the score that is already decided before all tests have run."""
+    """Error that ends a trial early, because the score is decided before all tests have run."""
 
     def __init__(self, score: Score) -> None:
         super().__init__(score.detail)
@@ -184,7 +183,7 @@ class _DecidedError(LLMSandboxError):
 
 @dataclass(frozen=True)
 class _Trial:
-    """Tests of one row. Each run has a new sandbox, so that a patch cannot affect a later run."""
+    """Tests of a row. Each run of tests has a new sandbox, so that a patch cannot affect a later run."""
 
     row: Row
     open_box: BoxOpener
@@ -210,7 +209,7 @@ class _Trial:
         )
 
     async def _run(self, tests: list[str], neighbours: list[str], patch: str | None, timeout: float) -> Ran:
-        """Run `tests` in a new sandbox, after `patch` (if there is one) and the row's test patch were applied.
+        """Apply `patch`, if there is one, and the row's test patch in a new sandbox. Then run `tests` there.
 
         For `neighbours`, see `run_tests`.
         """
@@ -222,7 +221,7 @@ class _Trial:
             if patch is not None and not await restore_tests(box, neighbours, test_patch):
                 raise _DecidedError(Score(0.0, "git cannot list the changes of the patch"))
             if test_patch and not await apply(box, test_patch, "tests.patch"):
-                raise _DecidedError(Score(None, "the row's tests cannot be put in"))
+                raise _DecidedError(Score(None, "the row's tests cannot be added"))
             ran = await run_tests(box, tests, [] if self.by_exit_code else neighbours, self.command, timeout)
             if patch is not None and ran.changed and not ran.result.timed_out:
                 names = ", ".join(sorted(ran.changed)[:_MAX_NAMED_TESTS])
@@ -234,8 +233,8 @@ class _Trial:
     async def _failing(self, tests: list[str], ran: Ran) -> list[str]:
         """Return the tests that the report does not list as passed.
 
-        If all these tests are expected to fail, and `PASS_TO_PASS` has them, leave out those that are expected to fail
-        without the patch too.
+        If all these tests are in `PASS_TO_PASS`, and reported as expected to fail, run them also without the patch.
+        Leave out those that are then reported in the same way.
         """
         report, own = ran.report, REPORT_PLACEHOLDER in self.command
         if report.control not in (None, "failed"):
@@ -256,9 +255,10 @@ class _Trial:
         return failing
 
     async def _without_a_report(self, tests: list[str], ran: Ran) -> Score:
-        """Score 0 if the tests leave a report without the patch, because then the patch prevents the report.
+        """Return the score of a patch whose tests left no report. Run the tests without the patch to find the cause.
 
-        Otherwise the patch cannot be scored.
+        If they then leave a report, the patch prevents the report, and the score is 0. Otherwise the patch cannot be
+        scored.
         """
         own = REPORT_PLACEHOLDER in self.command
         base = await self._run(tests if own else [], tests, None, self.timeout)
@@ -283,7 +283,7 @@ def _last_line(result: CommandResult) -> str:
 
 
 def _pieces(tests: list[str], longest: int) -> Iterator[list[str]]:
-    """Split the tests in order into pieces with at most `longest` bytes of names."""
+    """Split the list of tests, in its order, into pieces whose names have at most `longest` bytes together."""
     piece: list[str] = []
     size = 0
     for test in tests:

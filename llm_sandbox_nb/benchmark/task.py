@@ -77,7 +77,7 @@ class Task:
     description: str = ""
     vanilla_prompt: str = "{problem_statement}"
     asker: str = ""
-    """Path of a Python file whose `create_prompt(row)` returns the prompt, instead of `vanilla_prompt`. Empty if the
+    """Path of a Python file. Its `create_prompt(row)` returns the prompt that replaces `vanilla_prompt`. Empty if the
     task has no such file."""
     scorer: str = "exact"
     """Name of a scorer in `scorers.RULES`, or `judge`, or `swe`, or the path of a Python file."""
@@ -85,13 +85,12 @@ class Task:
     """Kind of answer. `file` means the answer file. `reply` means the answer file or, if there is no such file, the
     last text of the run. For `patch`, see `swe`."""
     answer_file: str = ""
-    """Name of the answer file that is read first. If this file does not exist, the answer files that the prompts name
-    are read, and then the default answer files."""
+    """Name of the answer file that is read first. If this file does not exist, `prompts.answer_files` are tried."""
     data: DataSource = field(default_factory=DataSource)
     repeats: int = 1
     limits: RunLimits = field(default_factory=RunLimits)
     image: str | None = None
-    """Docker image with the repository. `{id}` stands for the row's id. None if repositories are not in images."""
+    """Docker image with the repository. `{id}` stands for the row's id. None if the repository is not in an image."""
     test_command: str = TEST_COMMAND
     test_evidence: str = "report"
     """Kind of evidence that tests passed. `swe.EVIDENCE` lists the kinds."""
@@ -194,9 +193,9 @@ def _only_a_judge_scores(folder: Path) -> bool:
 
 
 def _beside(name: str, folder: Path) -> Path:
-    """Return the path of a file in the parent folder of the task's folder, the task's folder, or the working directory.
+    """Return the path of a file that is next to the task's folder, in the task's folder, or in the working directory.
 
-    If the file does not exist, return its path in the first of these folders.
+    The first existing file counts. If no file exists, return the path next to the task's folder.
     """
     places = (folder.parent / name, folder / name, Path(name))
     return next((path for path in places if path.is_file()), places[0]).absolute()
@@ -260,7 +259,7 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
 def _keys(content: Mapping[str, Any], name: str, kind: type[Any]) -> dict[str, Any]:
     """Return the mapping under the key `name`, or an empty mapping if the key is missing.
 
-    The keys of this mapping must be fields of the class `kind`.
+    Raise ValueError if a key of this mapping is not a field of the class `kind`.
     """
     found, known = content.get(name) or {}, [field.name for field in fields(kind)]
     if not isinstance(found, dict):

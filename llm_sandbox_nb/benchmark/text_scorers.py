@@ -15,11 +15,11 @@ from llm_sandbox_nb.benchmark.stated_answer import given_answers
 
 @dataclass(frozen=True)
 class Score:
-    """Score from 0 to 1. An answer with the value None is unscored, and does not count as a wrong answer."""
+    """Score from 0 to 1. If the value is None, the answer is unscored, and does not count as wrong."""
 
     value: float | None
     detail: str = ""
-    """`no answer`, `unparsable`, the answer that the scorer has read, or the reason for the value."""
+    """`no answer`, `unparsable`, the answer as the scorer read it, or the reason for the value."""
     failed: bool = False
     """True if the scorer itself failed, so that the answer can be scored again later."""
 
@@ -33,7 +33,7 @@ _LED_IN = re.compile(
 
 
 def given_text(text: str) -> str:
-    """Return the normalised content of the boxes, `<answer>` or JSON. If there is none, return the whole text.
+    """Return the normalised content of the boxes, `<answer>` or JSON. Without such a place, return the whole text.
 
     Return an empty text if the boxes differ.
     """
@@ -62,7 +62,7 @@ def _bare(text: str) -> str:
 
 
 def letter(answer: str, gold: str, options: int = 10) -> Score:
-    """Score the chosen letter; see `multiple_choice.find_letter`. If gold is not a letter, the answer is unscored."""
+    """Score 1 if `answer` chooses the same letter as `gold`. If `gold` is not a letter, the answer is unscored."""
     wanted = find_letter(gold, options)
     if wanted is None:
         return Score(None, f"the gold answer {gold[:50]!r} is not a letter")
@@ -73,10 +73,11 @@ def letter(answer: str, gold: str, options: int = 10) -> Score:
 
 
 def set_f1(answer: str, gold: str) -> Score:
-    """Score the F1 of two sets of items.
+    """Return the F1 of the items in `answer` and the items in `gold`, as the score.
 
-    Commas, semicolons, lines, bullets and dashes separate items. "and" may separate items or be part of an item, so the
-    higher of the two scores counts. If the gold items are letters, "C) water" counts as C.
+    Commas, semicolons, lines, bullets and dashes separate items. The word "and" may separate items or be part of an
+    item, so both readings are scored, and the higher score counts. If the gold items are letters, "C) water" counts as
+    C.
     """
     answer, gold = given_text(answer), given_text(gold)
     found = [_f1(_items(answer, joined), _items(gold, joined)) for joined in (False, True)]
@@ -116,7 +117,7 @@ def _letters(item: str) -> list[str]:
 
 
 def _items(text: str, joined: bool) -> set[str]:
-    """Return the items of a text. With `joined`, "and" is part of an item."""
+    """Return the items of a text. If `joined` is True, "and" is part of an item. Otherwise "and" separates items."""
     try:
         values = json.loads(text)
         if isinstance(values, list):
@@ -143,7 +144,7 @@ def _items(text: str, joined: bool) -> set[str]:
 
 
 def rouge_l(answer: str, gold: str) -> Score:
-    """Score the F-measure of ROUGE-L with stemming, which Google's package computes. Equal texts score 1.
+    """Return the F-measure of ROUGE-L with stemming, from Google's package, as the score. Equal texts score 1.
 
     Texts in all scripts are split into words. In scripts without blanks, such as Chinese, each character is a word.
     """

@@ -1,1 +1,1 @@
-"""Ten examples, modelled on the paper's project: six domains, and four examples that produce media files."""
+"""Ten examples, modelled on those of the paper's project: six for its domains, and four that produce media files."""

@@ -16,7 +16,7 @@ from llm_sandbox_nb.errors import LLMSandboxError
 
 Files = Mapping[str, bytes]
 MAX_FILE_BYTES = 20 * 2**20
-"""Maximum bytes of a file that is checked."""
+"""Maximum size in bytes of a file that is checked."""
 _PROTEIN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
 
 
@@ -34,7 +34,7 @@ def read_files(folder: Path) -> Files:
 
 
 class _WrongError(LLMSandboxError):
-    """Error for a fault of a result. The message is one sentence."""
+    """Error for a result with a fault. The message is a sentence about the fault."""
 
 
 def _file(files: Files, name: str) -> bytes:
@@ -63,7 +63,7 @@ def _numbers(files: Files, wanted: tuple[float, ...], within: float) -> str:
 
 
 def _check(name: str) -> Callable[[Callable[[Files], str]], Callable[[Files], str]]:
-    """Decorate a check of the file `name`, so that a file that cannot be parsed is a fault and not an exception."""
+    """Decorate a check of the file `name`. If the file cannot be parsed, the check returns a sentence about that."""
 
     def decorate(check: Callable[[Files], str]) -> Callable[[Files], str]:
         @functools.wraps(check)
@@ -83,7 +83,7 @@ def _check(name: str) -> Callable[[Callable[[Files], str]], Callable[[Files], st
 
 @_check("answer.txt")
 def math(files: Files) -> str:
-    """Check that the answer is 1,072, which was found by counting."""
+    """Check that the answer is 1,072. A program that counts the numbers gives this answer."""
     return _numbers(files, (1072,), 0)
 
 
@@ -175,7 +175,7 @@ def poster(files: Files) -> str:
 
 
 def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the kind and the content of each box in `data`, which is an MP4 file or the content of another box.
+    """Yield the kind and the content of each box in `data`. `data` is an MP4 file, or the content of another box.
 
     ISO/IEC 14496-12 defines boxes.
     """
@@ -194,7 +194,8 @@ def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _inside(data: bytes, *kinds: bytes) -> bytes:
     for kind in kinds:
-        boxes = list(_boxes(data))  # read all boxes, because the file may be cut off after the wanted box
+        # Read all boxes, because the file may be cut off after the wanted box.
+        boxes = list(_boxes(data))
         data = next((content for found, content in boxes if found == kind), b"")
     return data
 

@@ -1,4 +1,4 @@
-"""Examples, each with a task, input files (if the task needs any), and a check of the result."""
+"""Examples. Each has a task, a check of the result and, if the task needs them, input files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from llm_sandbox_nb.examples import checks
 
 TASKS = Path(__file__).with_name("tasks")
 Check = Callable[[Mapping[str, bytes]], str]
-"""Function that checks the files of the output folder, by name. It returns a sentence about a fault, or an empty text.
+"""Function that checks the files of the output folder. The keys of its argument are file names, and the values are the
+contents. The function returns a sentence about a fault, or an empty text.
 """
 
 

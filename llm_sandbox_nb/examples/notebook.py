@@ -8,7 +8,7 @@ from typing import Any
 from llm_sandbox_nb.examples.gallery import EXAMPLES, Example
 
 _LINE_CHARACTERS = 96
-"""Maximum characters of a line in a cell that can be read without scrolling."""
+"""Maximum number of characters of a line in a cell, so that the line is visible without scrolling."""
 _INTRODUCTION = """\
 # Ten examples
 

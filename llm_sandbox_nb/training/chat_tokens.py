@@ -1,8 +1,9 @@
-"""Conversion between conversations and token ids, for the first prompt, the texts between replies, and the replies.
+"""Conversion between conversations and token ids: of the first prompt, the texts between replies, and the replies.
 
-A reply's token ids are used as they were sampled. Only texts of the environment are encoded, each of them once, so that
-the trained ids are the sampled ids. A chat template is tested before use. After a reply, the template must add only the
-results of the tools. If the template writes a reply, the reply must be parsed back to the same calls.
+A reply's token ids are kept as they were sampled, so that the training uses exactly these ids. Only texts of the
+environment, such as prompts and results of tools, are encoded. Each of these texts is encoded once. A chat template is
+tested before use. After a reply, the template must add only the results of the tools. If the template writes a reply,
+parsing this reply must give the same calls.
 """
 
 from __future__ import annotations
@@ -17,10 +18,9 @@ from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.model.stream import Assembly, ThinkingSplitter, split_lone_end
 
 _MARK = "\u2402mark\u2403"
-"""Text that no template changes. In place of a reply, this text shows where the template continues after the reply."""
+"""Text that takes the place of a reply. No template changes it, so it shows where the text after the reply begins."""
 _CUT = "\u2402cut\u2403"
-"""Separator that is put into texts that look like a control token, so that the parts of such a text are encoded alone.
-"""
+"""Separator that splits a text that looks like a control token. The parts are encoded separately, as plain text."""
 _QUESTION, _RESULT = "probe question", "probe result"
 _PROBE = [{"role": "user", "content": _QUESTION}]
 _PROBE_TOOL = {
@@ -49,7 +49,7 @@ class Tokenizer(Protocol):
 
 
 class TemplateError(LLMSandboxError, ValueError):
-    """Error for a chat template that cannot be used. The message is one sentence that names the remedy."""
+    """Error for a chat template that cannot be used. The message is one sentence with the remedy."""
 
 
 class ChatTokens:
@@ -58,8 +58,8 @@ class ChatTokens:
     If `in_text` is True, calls are written as text, so the template needs no tools.
 
     Raises:
-        TemplateError: if the tokenizer has no template, or the template does not write the end of a reply. Unless
-            `in_text` is True, also if the template leaves out tools, calls or results.
+        TemplateError: if the tokenizer has no template, or the template does not write the end of a reply. If `in_text`
+            is False, also if the template leaves out tools, calls or results.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, in_text: bool = False) -> None:
@@ -75,7 +75,7 @@ class ChatTokens:
 
     @property
     def family(self) -> str:
-        """Name of the template for error messages: its family, and the tokenizer's name if that is known."""
+        """Name of the template for error messages: the template's family, and the tokenizer's name if it has one."""
         template = str(self.tokenizer.chat_template)
         family = next((name for mark, name in FAMILIES if mark in template), "an unknown family")
         name = str(getattr(self.tokenizer, "name_or_path", "") or "")
@@ -95,7 +95,7 @@ class ChatTokens:
     def reply(self, message: dict[str, Any], after: Sequence[dict[str, Any]] = ()) -> list[int]:
         """Return the token ids of a reply that was not sampled: the encoded text of the template, and the id `end`.
 
-        `after` are the messages after the reply, because some templates write the last reply differently.
+        `after` has the messages after the reply. Some templates write a reply differently if messages follow.
 
         Raises:
             TemplateError: if the template cannot write the reply.
@@ -137,7 +137,7 @@ class ChatTokens:
         return assembly.text, assembly.reasoning, calls
 
     def check_reply(self, message: dict[str, Any], tools: Sequence[dict[str, Any]]) -> None:
-        """Raise TemplateError if the reply that the template writes does not give the calls of `message` when read."""
+        """Raise TemplateError if `read` does not find the calls of `message` in the reply that the template writes."""
         found = self.read(self.reply(message), tools, 0)[2]
         meant = [call["function"] for call in message.get("tool_calls") or ()]
         if [(call.name, _parsed(call.arguments)) for call in found] != [
@@ -149,7 +149,7 @@ class ChatTokens:
             )
 
     def harmless(self, text: str) -> str:
-        """Break the control tokens in a text, for callers who encode the text themselves."""
+        """Put a zero-width space into each control token in a text, for callers who encode the text themselves."""
         return self._control.sub(lambda found: found[0] + "\u200b", text)
 
     # --- texts ---
@@ -172,7 +172,7 @@ class ChatTokens:
         return rest.partition(end)[2]
 
     def _asked(self, mark: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
-        """Return a reply whose last call contains the mark in its arguments. Without calls, the text is the mark."""
+        """Return a reply that contains the mark once: in the arguments of the last call or, without calls, as text."""
         if not calls:
             return {"role": "assistant", "content": mark}
         written = [
@@ -183,7 +183,7 @@ class ChatTokens:
         return self._with_arguments({"role": "assistant", "content": "", "tool_calls": written})
 
     def _with_arguments(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the message with arguments in the form that this template expects."""
+        """Return the message with the arguments of its calls in the form that this template expects."""
         calls = []
         for call in message.get("tool_calls") or ():
             arguments = _parsed(call["function"]["arguments"])
@@ -222,7 +222,7 @@ class ChatTokens:
         rendered: Callable[[list[dict[str, Any]]], str],
         control: re.Pattern[str] | None = None,
     ) -> list[int]:
-        """Encode rendered messages. The text in a message becomes ids of text, and never a control token."""
+        """Encode the text that `rendered` makes of the messages. A message's own text never gives a control token."""
         cut, control = _unused(_CUT, messages), control or self._control
 
         def guard(value: Any) -> Any:
@@ -259,7 +259,7 @@ class ChatTokens:
         self._check_after(1)
         try:
             self._check_after(2)
-        except TemplateError:  # Llama 3 writes one call only; the text after a reply is the same
+        except TemplateError:  # Llama 3's template writes only one call; the text after a reply is the same
             self._most_calls = 1
             self._check_after(2)
         call = {"name": "probe_tool", "arguments": _PROBE_ARGUMENTS}
@@ -267,7 +267,7 @@ class ChatTokens:
         self.check_reply({"role": "assistant", "content": "", "tool_calls": calls}, [_PROBE_TOOL])
 
     def _check_after(self, count: int) -> None:
-        """Raise TemplateError unless the template adds each of the results of `count` calls once, and nothing else."""
+        """Raise TemplateError unless the template adds the results of `count` calls, each once, and nothing else."""
         calls = [ToolCall(f"call_0_{place}", "probe_tool", "{}") for place in range(count)]
         results = [
             {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": f"{_RESULT} {place}"}
@@ -312,13 +312,13 @@ FAMILIES = (
     ("<tool_call>", "Qwen"),
     ("<|im_start|>", "ChatML"),
 )
-"""Pairs of a text that only the templates of a family contain, and the family's name. The first match counts."""
+"""Pairs of a text in a family's templates, and the family's name. The first pair whose text is in a template counts."""
 _MARKUP = re.compile(r"<[^\s<>]{1,60}>|\[[A-Z_/ ]{1,60}\]")
 """Matches added tokens that are not special but still control tokens, such as `<tool_call>` or `[TOOL_RESULTS]`."""
 
 
 def _control_tokens(tokenizer: Tokenizer) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns that match the first character of a special token, and of any control token."""
+    """Return two patterns, which match the first character of a special token, and of any control token."""
     special = {str(tokenizer.eos_token), *map(str, getattr(tokenizer, "all_special_tokens", ()))} - {
         "None",
         "",
@@ -337,12 +337,12 @@ def _control_tokens(tokenizer: Tokenizer) -> tuple[re.Pattern[str], re.Pattern[s
 
 
 def _name(call: ToolCall) -> str:
-    """Return the name of a call, or `unknown` if the name is invalid. Templates may write the name next to a result."""
+    """Return the name of a call, or `unknown` for an invalid name. Some templates write the name next to a result."""
     return call.name if re.fullmatch(r"[\w.-]{1,100}", call.name) else "unknown"
 
 
 def _unused(text: str, messages: Sequence[dict[str, Any]]) -> str:
-    """Return the text, with a prefix if necessary, so that the messages do not contain the returned text."""
+    """Return a text that the messages do not contain: `text`, with a prefix if necessary."""
     whole = json.dumps(messages, ensure_ascii=False, default=str)
     while text in whole:
         text = f"\u2402{text}"

@@ -1,6 +1,6 @@
-"""Configuration of a training, which is read from a YAML file and checked.
+"""Configuration of a training, from a YAML file.
 
-The definition of each key contains the key's documentation.
+Each key is defined together with its documentation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENGINES = ("transformers", "vllm", "vllm-server")
 
 
 class ConfigError(LLMSandboxError, ValueError):
-    """Error for a configuration that cannot be used. The message is one sentence that names the remedy."""
+    """Error for a configuration that cannot be used. The message is one sentence with the remedy."""
 
 
 def key(default: Any, text: str) -> Any:
@@ -39,7 +39,7 @@ def key(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """Options of LoRA, with which PEFT trains small matrices in place of all weights."""
+    """Options of LoRA: the package PEFT trains small matrices instead of all weights."""
 
     rank: int = key(0, "rank of the matrices; 0 trains all weights")
     alpha: float = key(32.0, "scale of the matrices")
@@ -70,16 +70,17 @@ class DataConfig:
     """Options of the rows to learn from."""
 
     task: str = key(
-        "instruct_pretrain", "a benchmark task, by its name or folder: its prompts, its scorer, its data"
+        "instruct_pretrain",
+        "name or folder of a benchmark task; it gives the prompts, the scorer and the rows",
     )
     rows: str = key(
         "",
-        "a file of rows (.jsonl, .json, .parquet) or `hf:OWNER/NAME/CONFIG`; empty: the task's own; `notes`: the tiny "
-        "task; `ledger`: questions about files, for a small pretrained model",
+        "a file of rows (.jsonl, .json, .parquet) or `hf:OWNER/NAME/CONFIG`; empty: the task's rows; `notes`: rows of "
+        "the tiny task; `ledger`: questions about files, for a small pretrained model",
     )
     count: int = key(
         0,
-        "maximum rows to use; for `notes` and `ledger`, the number of rows to make. 0: all rows, or 64 made rows",
+        "maximum number of rows; for `notes` and `ledger`, the number of rows to make. 0: all rows, or 64 made rows",
     )
     scorer: str = key(
         "", "a scorer by name, or a Python file with `score(answer, gold, **row)`; empty: the task's"
@@ -88,85 +89,93 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class WarmUpConfig:
-    """Options of the supervised learning from recorded or scripted runs, before the reinforcement learning."""
+    """Options of the warm-up: supervised learning from recorded or scripted runs, before the reinforcement learning."""
 
-    steps: int = key(0, "steps; 0: no warm-up")
+    steps: int = key(0, "number of steps; 0: no warm-up")
     runs: str = key(
         "", "a folder of recorded runs to learn from; empty: scripted runs of `notes` or `ledger` are made"
     )
-    count: int = key(192, "maximum runs to learn from")
-    batch: int = key(16, "runs in a step")
+    count: int = key(192, "maximum number of runs to learn from")
+    batch: int = key(16, "number of runs in a step")
     learning_rate: float = key(2e-3, "learning rate")
-    least_reward: float = key(0.0, "runs with a smaller reward are left out")
+    least_reward: float = key(0.0, "minimum reward of a run to learn from")
 
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """Options of rollouts, in which the policy works on rows."""
+    """Options of rollouts: runs in which the policy works on a row."""
 
     mode: str = key(
         "sandbox", "`sandbox`; `sandbox-prompt`: with documents in the prompt; `llm`: without a sandbox"
     )
     calls: str = key(
         "native",
-        "`native`: calls in the form of the chat template; `text`: written as text, for a template without tools",
+        "form of calls; `native`: the form of the chat template; `text`: plain text, for a template without tools",
     )
-    rows_per_step: int = key(8, "rows of a step")
+    rows_per_step: int = key(8, "number of rows in a step")
     per_row: int = key(
-        8, "rollouts of each row; the mean reward of the others is the baseline of each rollout"
+        8,
+        "number of rollouts of a row; the baseline of a rollout is the mean reward of the row's other rollouts",
     )
-    turns: int = key(100, "maximum turns of a rollout")
-    prompt_tokens: int = key(16_384, "maximum tokens of the first prompt")
-    completion_tokens: int = key(65_536, "maximum tokens after the prompt, observations included")
-    reply_tokens: int = key(0, "maximum tokens of one reply; 0: as many as are left")
+    turns: int = key(100, "maximum number of turns of a rollout")
+    prompt_tokens: int = key(16_384, "maximum number of tokens of the first prompt")
+    completion_tokens: int = key(65_536, "maximum number of tokens after the prompt, observations included")
+    reply_tokens: int = key(0, "maximum number of tokens of a reply; 0: only `completion_tokens` limits it")
     time: float = key(5400.0, "deadline of a rollout, in seconds")
     command_timeout: float = key(
-        option("command_timeout").default, "seconds for a command that names no time-out"
+        option("command_timeout").default, "maximum seconds of a command whose call sets no time-out"
     )
     temperature: float = key(1.0, "temperature of sampling")
     top_p: float = key(1.0, "top-p of sampling")
     top_k: int = key(0, "top-k of sampling; 0: all")
     nudges: int = key(
-        1_000_000, "replies in a row without a call that are answered with a request for a call"
+        1_000_000, "number of successive replies without a call that are answered with a request for a call"
     )
     zero_reward_for: tuple[str, ...] = key(
-        ("steps", "tokens"), "stop reasons of rollouts that were too long, whose reward is 0"
+        ("steps", "tokens"),
+        "stop reasons that give the reward 0; by default, those of rollouts that are too long",
     )
     attempts: int = key(
-        3, "attempts at a rollout that fails; after the last attempt, it is left out of the training"
+        3, "maximum number of attempts at a rollout; if all attempts fail, the rollout gets no gradient"
     )
-    at_once: int = key(0, "maximum rollouts at once; 0: all of a step")
-    isolation: str = key("auto", "`docker`, `bubblewrap`, `process`, or `auto`")
+    at_once: int = key(0, "maximum number of simultaneous rollouts; 0: all rollouts of a step")
+    isolation: str = key("auto", "isolation of the sandbox: `docker`, `bubblewrap`, `process`, or `auto`")
     profile: str = key("standard", "protection profile of the sandbox")
-    image: str = key("", "image of the sandbox; empty: the package's")
-    network: str = key("none", "`none`, `allow`, `public`, `open` (not safe), or empty for the profile's own")
-    allow: tuple[str, ...] = key((), "hosts that `allow` lets through, such as `pypi` and `*.example.org`")
+    image: str = key("", "Docker image of the sandbox; empty: the package's image")
+    network: str = key(
+        "none", "network of the sandbox: `none`, `allow`, `public`, `open` (not safe); empty: the profile's"
+    )
+    allow: tuple[str, ...] = key(
+        (), "hosts that network `allow` can reach, such as `pypi` and `*.example.org`"
+    )
     secrets: tuple[str, ...] = key(
-        (), "`NAME=host[,host]`: environment variables whose values these hosts get"
+        (), "`NAME=host[,host]`: an environment variable, and the hosts that get its secret value"
     )
     fresh_sandboxes: bool = key(
-        False, "open a new sandbox for each rollout; else a reset sandbox serves the next rollout"
+        False, "open a new sandbox for each rollout; otherwise a reset sandbox serves the next rollout"
     )
     ray: str = key(
-        "", "`auto` or HOST:PORT of a Ray cluster whose machines run the sandboxes; empty: this machine"
+        "", "Ray cluster whose machines run the sandboxes: `auto` or HOST:PORT; empty: this machine runs them"
     )
 
 
 @dataclass(frozen=True)
 class ValidationConfig:
-    """Options of validations, which score the policy during the training on rows that are not for learning."""
+    """Options of validations: during the training, they score the policy on rows that it does not learn from."""
 
-    every: int = key(0, "steps between two validations, of which the first is before step 1; 0: none")
+    every: int = key(
+        0, "number of steps between two validations; the first one is before step 1; 0: no validations"
+    )
     tasks: tuple[str, ...] = key(
-        (), "benchmark tasks, by their names or folders; empty: the task that the policy learns from"
+        (), "names or folders of benchmark tasks; empty: the task that the policy learns from"
     )
     rows: str = key(
         "",
-        "as `data.rows`, in which `{task}` stands for the task's name, or a folder with TASK.jsonl; empty: the tasks' "
-        "own rows, or, for `notes` and `ledger`, rows that the training does not use",
+        "rows as in `data.rows`, or a folder with TASK.jsonl; after `hf:`, `{task}` stands for the task's name; empty: "
+        "the tasks' rows or, for `notes` and `ledger`, rows that the training does not use",
     )
-    count: int = key(0, "maximum rows of a task; 0: all")
-    repeats: int = key(1, "rollouts of each row")
+    count: int = key(0, "maximum number of rows of a task; 0: all rows")
+    repeats: int = key(1, "number of rollouts of each row")
     temperature: float = key(1.0, "temperature of sampling")
     top_p: float = key(1.0, "top-p of sampling")
     top_k: int = key(0, "top-k of sampling; 0: all")
@@ -174,17 +183,23 @@ class ValidationConfig:
 
 @dataclass(frozen=True)
 class ObjectiveConfig:
-    """Options of the objective, in TRL's terms."""
+    """Options of the objective, with the names of TRL."""
 
-    learning_rate: float = key(1e-6, "learning rate, constant after its warm-up")
-    warmup_steps: int = key(0, "steps in which the learning rate rises")
-    epsilon: float = key(0.2, "lower bound of the clip: ratios below 1 - epsilon get no gradient")
-    epsilon_high: float = key(0.28, "upper bound of the clip")
+    learning_rate: float = key(1e-6, "learning rate, which is constant after `warmup_steps`")
+    warmup_steps: int = key(0, "number of first steps in which the learning rate rises")
+    epsilon: float = key(0.2, "the lower bound of the clip is 1 - epsilon")
+    epsilon_high: float = key(0.28, "the upper bound of the clip is 1 + epsilon_high")
     beta: float = key(0.0, "weight of the KL divergence from the first policy; 0 needs no reference model")
-    max_grad_norm: float = key(1.0, "gradients with a larger norm are scaled down to it")
-    micro_batch: int = key(0, "rollouts whose gradient is computed at once; 0: all of a process's share")
+    max_grad_norm: float = key(
+        1.0, "maximum norm of the gradient; a larger gradient is scaled down to this norm"
+    )
+    micro_batch: int = key(
+        0, "number of rollouts whose gradient is computed at once; 0: all rollouts of a process"
+    )
     weight_decay: float = key(0.0, "weight decay of AdamW")
-    activation_checkpointing: bool = key(False, "compute activations twice instead of keeping them")
+    activation_checkpointing: bool = key(
+        False, "save memory: compute activations a second time instead of storing them"
+    )
 
 
 @dataclass(frozen=True)
@@ -192,24 +207,25 @@ class GenerationConfig:
     """Options of the engine that samples replies."""
 
     engine: str = key(
-        "transformers", "`transformers` (CPU or GPU), `vllm` (in the trainer's process), `vllm-server`"
+        "transformers",
+        "engine: `transformers` (CPU or GPU), `vllm` (in the trainer's process), or `vllm-server`",
     )
     patience: float = key(
-        30.0, "seconds after which a batch is sampled although a rollout still executes a command"
+        30.0, "maximum seconds that a request for a reply waits for rollouts that still execute a command"
     )
-    server: str = key("http://127.0.0.1:8000", "address of the vLLM server")
-    memory: float = key(0.3, "share of the GPU's memory for vLLM in process")
+    server: str = key("http://127.0.0.1:8000", "address of the server, for `vllm-server`")
+    memory: float = key(0.3, "share of the GPU's memory for vLLM, for `vllm`")
 
 
 @dataclass(frozen=True)
 class RecordConfig:
-    """Options for the files that stay on disk."""
+    """Options of the files that a training keeps on disk."""
 
     keep: int = key(
-        20, "number of newest steps whose rollouts are kept; 0: all. The figures of all steps are kept"
+        20, "number of newest steps whose rollouts are kept; 0: all steps. The figures of all steps are kept"
     )
-    checkpoint_every: int = key(10, "steps between two checkpoints")
-    checkpoints: int = key(2, "number of newest checkpoints that are kept; 0: all")
+    checkpoint_every: int = key(10, "number of steps between two checkpoints")
+    checkpoints: int = key(2, "number of newest checkpoints that are kept; 0: all checkpoints")
 
 
 @dataclass(frozen=True)
@@ -217,9 +233,9 @@ class TrainingConfig:
     """Configuration of a training."""
 
     name: str = key("training", "name of the policy in records")
-    seed: int = key(42, "seed of weights, order of rows and sampling")
-    steps: int = key(100, "steps of the policy gradient")
-    device: str = key("auto", "`cpu`, or `auto` for a GPU where there is one")
+    seed: int = key(42, "seed for random weights, the order of the rows, and the sampling")
+    steps: int = key(100, "number of steps of the policy gradient")
+    device: str = key("auto", "`cpu`, or `auto` for a GPU if the machine has one")
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     warm_up: WarmUpConfig = field(default_factory=WarmUpConfig)
@@ -231,7 +247,7 @@ class TrainingConfig:
 
     @property
     def batch(self) -> int:
-        """Number of rollouts of a step."""
+        """Number of rollouts in a step."""
         return self.rollouts.rows_per_step * self.rollouts.per_row
 
     def as_yaml(self) -> str:
@@ -245,7 +261,7 @@ def config_names() -> list[str]:
 def load_config(name: str | Path, changes: Mapping[str, Any] | None = None) -> TrainingConfig:
     """Load a configuration from a YAML file, or a packaged configuration by name.
 
-    `changes` replace values, as in `{"rollouts.per_row": 4}`. A value that is a text is parsed as YAML.
+    `changes` maps keys to new values, as in `{"rollouts.per_row": 4}`. A text value is parsed as YAML.
 
     Raises:
         ConfigError: if the file does not exist, or a key or value is wrong.
@@ -289,7 +305,7 @@ def make_config(content: Mapping[str, Any]) -> TrainingConfig:
 
 
 def documented_keys() -> list[tuple[str, str, str]]:
-    """Return every key, with its default as YAML and its documentation."""
+    """Return the name, the default as YAML, and the documentation of every key."""
     return list(_documented(TrainingConfig, ""))
 
 

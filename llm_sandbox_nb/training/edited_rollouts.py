@@ -17,7 +17,7 @@ def reward_of(run: Run) -> Score:
     """Return the reward that the training would give to a run that was made from one of its rollouts.
 
     Raises:
-        RecordError: if the run does not belong to a training, or the table of its step or its row no longer exists.
+        RecordError: if the run does not belong to a training, or if its row or the table of its step no longer exists.
         ConfigError: if the rows of the training no longer exist.
     """
     record, group = _group_of(run.folder.absolute())

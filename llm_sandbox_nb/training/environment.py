@@ -1,10 +1,13 @@
-"""Sandboxes for TRL's own loop, with a class for the argument `environment_factory` of TRL's `GRPOTrainer`.
+"""Sandboxes for TRL's own loop, with a method for the argument `environment_factory` of TRL's `GRPOTrainer`.
 
-TRL asks the model and calls the tools of this package. The calls are executed by the same agent loop as in other runs,
-so observations, limits and records are the same. This way has three restrictions. `submit` does not end a rollout: TRL
-requests one more reply, whose calls are refused. Commands of different rollouts execute one after another. A reply
-without a call is not answered. `rollout_func`, which `train run` uses, does not have these restrictions. TRL encodes
-observations itself, so a zero-width space is put into texts that look like a control token.
+TRL asks the model and calls the tools of this package. This package's agent loop executes the calls, so observations,
+limits and records are the same as in other runs.
+
+TRL's loop has three restrictions, which `train run` does not have, because it uses TRL's `rollout_func` instead. First,
+`submit` does not end a rollout: TRL requests one more reply, whose calls are refused. Second, commands of different
+rollouts execute one after another. Third, a reply without a call is not answered with a request for a call.
+
+TRL encodes observations itself, so a zero-width space is put into texts that look like a control token.
 """
 
 from __future__ import annotations
@@ -29,12 +32,12 @@ from llm_sandbox_nb.training.token_model import TokenConversation
 
 OVER = "The run is over: this call was not executed."
 LEFT_OUT: Any = None
-"""Default value of an argument that a call may leave out."""
+"""Default value of an optional argument of a call."""
 _Method = TypeVar("_Method", bound=Callable[..., str])
 
 
 def _as_declared(method: _Method) -> _Method:
-    """Copy the description of a tool to its method. TRL makes the tool's schema for the model from the method."""
+    """Copy the description of a tool to its method. TRL reads the method to make the tool's schema for the model."""
     tool = TOOLS[method.__name__]
     lines = [tool.description, ""]
     properties = tool.properties(DEFAULT_OPTIONS)
@@ -48,7 +51,7 @@ def _as_declared(method: _Method) -> _Method:
 
 
 class _AskedModel:
-    """Model of the agent loop whose replies are the calls that TRL makes.
+    """Model for the agent loop. Its replies are the calls that TRL makes.
 
     `asked` receives the messages of each request, and `answers` receives the calls of each reply.
     """
@@ -173,7 +176,7 @@ class SandboxEnvironment:
         return None
 
     async def _end(self) -> Rollout | None:
-        """Return the rollout, or None if there is none. End an unfinished rollout with a reply without calls."""
+        """Return the rollout, or None if none has begun. If the rollout still runs, end it by a reply without calls."""
         if self._work is None or self._model is None:
             return None
         if not self._work.done():
@@ -182,10 +185,10 @@ class SandboxEnvironment:
 
 
 class SandboxEnvironments:
-    """Environments, rows and reward for TRL's own loop. `with` closes the sandboxes at its end.
+    """Environments, rows and reward for TRL's own loop. The end of a `with` block closes the sandboxes.
 
-    For example, `GRPOTrainer(environment_factory=made.environment, reward_funcs=[made.reward], train_dataset=
-    Dataset.from_list(made.dataset()), args=grpo_config(config, out))` uses the object `made`.
+    With `made` as such an object, make the trainer by `GRPOTrainer(environment_factory=made.environment,
+    reward_funcs=[made.reward], train_dataset=Dataset.from_list(made.dataset()), args=grpo_config(config, out))`.
     """
 
     def __init__(self, setting: RolloutSetting, rows: Sequence[Row], folder: Path, at_once: int) -> None:
@@ -226,7 +229,7 @@ class SandboxEnvironments:
         ]
 
     def reward(self, environments: Sequence[SandboxEnvironment], **_: Any) -> list[float | None]:
-        """End the rollouts and return their rewards, as TRL's reward function. A lost rollout has the reward None."""
+        """End the rollouts and return their rewards; TRL calls this function. A lost rollout has the reward None."""
         return in_loop(self._rewards(environments))
 
     async def _rewards(self, environments: Sequence[SandboxEnvironment]) -> list[float | None]:

@@ -133,14 +133,14 @@ def plan_evaluation(
     Args:
         checkpoint: folder of a training, whose newest policy is evaluated, or folder of one of its checkpoints.
         modes: any of `sandbox`, `sandbox-prompt` and `llm`.
-        task, data: benchmark task, and source of its rows. By default, they are those of the training. But if code
-            makes the rows, as for `ledger`, the rows differ from the rows of the training.
+        task, data: benchmark task, and source of its rows. The defaults are the task and the rows of the training. But
+            if code makes the rows, as for `ledger`, other rows than those of the training are made.
         rows: maximum number of rows.
         repeats: number of repeats of each row.
-        before: policy that replaces the training's first policy in the comparison.
+        before: policy to compare with. The default is the policy with which the training began.
         temperature, top_p, top_k, repetition_penalty: sampling of replies. The defaults are the training's values.
         network: network of the sandboxes. The default is the training's network.
-        judge: judge of the answers, which only tasks with a judge need.
+        judge: judge of the answers, for a task that a judge scores.
         workers: maximum number of items at the same time.
         out: folder of the results. Items that have a result in this folder are not run again.
 
@@ -207,7 +207,7 @@ def _task_and_rows(
 
 
 def evaluate(plan: EvaluationPlan, say: Callable[[str], None] = lambda text: None) -> list[Cell]:
-    """Run the items without a result, and return all cells.
+    """Run the items that have no result yet. Return the figures of each policy in each mode.
 
     Raises:
         ConfigError: if a policy cannot be loaded, or `out` has results of another policy, sampling or data.
@@ -330,9 +330,10 @@ def _cell(plan: EvaluationPlan, policy: str, mode: str, results: Sequence[Result
 
 
 def differences(plan: EvaluationPlan) -> Iterator[tuple[str, str, Paired]]:
-    """Yield the change of the score between successive policies in each mode, over the rows that both have scored.
+    """Yield how the score changes from each policy to the next, in each mode.
 
-    Each change comes after a text such as `after - before`, and after the mode.
+    Each yielded tuple has a text such as `after - before`, the mode, and the comparison over the rows that both
+    policies have scored.
     """
     scores = {
         (policy, mode): item_scores(

@@ -1,4 +1,4 @@
-"""Sources of replies: a batch that samples for many rollouts at once, or a server that each rollout asks."""
+"""Sources of a policy's replies. A `BatchGenerator` samples replies for many rollouts at once."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class _Request:
 
 @dataclass
 class BatchGenerator:
-    """Generator that collects the requests of rollouts in an event loop, and answers them together in another thread.
+    """Generator that collects the requests of rollouts. The thread in which `serve` runs answers them together.
 
     A batch is complete when every `active` rollout waits for a reply, or when the oldest request has waited for
-    `patience` seconds. So one slow command does not stop the other rollouts. If all commands end in time, each batch
-    has the same rows in the same order, so equal seeds give equal samples.
+    `patience` seconds. Thus one slow command does not stop the other rollouts. If all commands end within `patience`,
+    each batch has the same rows in the same order, so equal seeds give equal samples.
     """
 
     patience: float = 30.0

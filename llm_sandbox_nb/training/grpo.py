@@ -1,7 +1,7 @@
 """Policy gradient with TRL's GRPOTrainer. The settings of `grpo_config` make TRL compute the paper's objective.
 
-Only this module uses GRPOTrainer, and this module computes no loss itself. `generate_together` uses a private method of
-the trainer. The method is tested with the versions of TRL that the extra `[rl]` allows.
+This module computes no loss itself, and no other module of the training uses GRPOTrainer. `generate_together` uses a
+private method of the trainer. The tests cover this method with the versions of TRL that the extra `[rl]` allows.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from trl import GRPOTrainer
 
 RunRollouts = Callable[[list[str], Any], list[Rollout]]
-"""Function that gets row ids and the trainer, and returns rollouts. There is one id for each rollout."""
+"""Function that gets row ids and the trainer, and returns a rollout for each id."""
 OnAdvantages = Callable[[list[float]], None]
 
 
 class MissingPackageError(LLMSandboxError, ImportError):
-    """Error if a package of the extra `[rl]`, or vLLM, is not installed."""
+    """Error for a package of the extra `[rl]`, or vLLM, that is not installed."""
 
 
 def require_packages(config: TrainingConfig) -> None:
@@ -51,7 +51,8 @@ def grpo_config(config: TrainingConfig, output: Path, processes: int = 1) -> Any
     - Leave-one-out baseline: the paper subtracts the mean of the other rewards of the group. TRL subtracts the mean of
       all G rewards. TRL's difference is (G - 1)/G times the paper's, so the weight G/(G - 1) makes them equal.
       Nothing is divided by the standard deviation.
-    - Sum of the token terms of a sequence, and mean over sequences: this is `luspo` with ratios per token.
+    - The terms of all tokens in a sequence are added, and then the mean over the sequences is taken. TRL does this with
+      the loss `luspo` and a ratio for each token.
     - Clip at 1 - epsilon and 1 + epsilon_high. By default, there is no KL divergence.
     """
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -89,7 +90,7 @@ def grpo_config(config: TrainingConfig, output: Path, processes: int = 1) -> Any
         num_generations=group,
         num_iterations=1,
         max_completion_length=rollouts.completion_tokens,
-        # A process may wait for all attempts of the rollouts of another process.
+        # A process may have to wait until another process has made all attempts at its rollouts.
         ddp_timeout=1800 + int(rollouts.attempts * (rollouts.time + GRACE)),
         temperature=rollouts.temperature,
         top_p=rollouts.top_p,
@@ -123,7 +124,7 @@ def grpo_config(config: TrainingConfig, output: Path, processes: int = 1) -> Any
 
 
 def reward(rewards: Sequence[float | None], **_: Any) -> list[float | None]:
-    """Return the rewards of the rollouts, as TRL's reward function. A rollout with the reward None is left out."""
+    """Return `rewards`, which the rollouts already have. TRL calls this function, and leaves out rewards of None."""
     return list(rewards)
 
 
@@ -157,7 +158,7 @@ def make_trainer(
         ids = [str(messages[-1]["row"]) for messages in prompts]
         return as_training_data(run(ids, trainer), int(tokenizer.eos_token_id), trainer.use_vllm)
 
-    # The agent loop renders the prompts. It finds the rows by these ids.
+    # The data set has only row ids. The agent loop finds the row of an id, and renders the prompt.
     dataset = Dataset.from_list([{"prompt": [{"role": "user", "content": row, "row": row}]} for row in rows])
     made = Trainer(
         model=model,
@@ -194,7 +195,7 @@ def as_training_data(rollouts: Sequence[Rollout], end: int, with_logprobs: bool)
 
 
 def sync_weights(trainer: Any) -> None:
-    """Send the newest weights to vLLM, which TRL does only at the beginning of a step."""
+    """Send the newest weights to vLLM. TRL itself sends them only at the beginning of a step."""
     if trainer.use_vllm:
         trainer.vllm_generation.sync_weights()
 
@@ -207,7 +208,7 @@ def sampling_as(trainer: Any, sampling: Sampling) -> Iterator[None]:
     engine = trainer.vllm_generation if trainer.use_vllm else trainer.generation_config
     wanted = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
     if not trainer.use_vllm and sampling.temperature == 0:
-        wanted = {"do_sample": False}  # Transformers refuses the temperature
+        wanted = {"do_sample": False}  # Transformers refuses the temperature 0
     before = {name: getattr(engine, name) for name in wanted}
     with torch.random.fork_rng():
         for name, value in wanted.items():

@@ -19,7 +19,7 @@ from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply
 
 LEDGER, LEDGER_OTHER = "ledger", "ledger-other"
-"""Values of `data.rows`, for the questions to learn from, and for questions of other kinds about such ledgers."""
+"""Values of `data.rows`: for the questions to learn from, and for questions of other kinds about ledgers."""
 _FILES, _LINES = 3, 6
 _GOODS = ("rye", "salt", "wool", "iron", "tea", "coal")
 _BEGINNINGS = (
@@ -58,7 +58,7 @@ _ENDINGS = (
 
 @dataclass(frozen=True)
 class Sale:
-    """Sale, which is a line of a ledger."""
+    """Sale. A ledger has a line for each sale."""
 
     town: str
     goods: str
@@ -71,7 +71,7 @@ class Sale:
 
 @dataclass(frozen=True)
 class QuestionKind:
-    """Kind of questions that the same command answers."""
+    """Kind of questions. The same shell command answers all questions of a kind."""
 
     questions: Sequence[str]
     """Wordings of the question, with `{key}` in place of a town or goods."""
@@ -138,7 +138,7 @@ OTHER_KINDS: Mapping[str, QuestionKind] = {
 def towns(*, held_out: bool) -> list[str]:
     """Return the names of towns for held-out rows, or for the rows of a training.
 
-    No town is in both, so no held-out row is equal to a row of a training.
+    No town is in both lists, so no held-out row equals a row of a training.
     """
     pairs = itertools.product(enumerate(_BEGINNINGS), enumerate(_ENDINGS))
     return [

@@ -22,7 +22,7 @@ from llm_sandbox_nb.training.rollouts import RolloutError, open_sandboxes, run_o
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 MakeRows = Callable[[int, int], list[Row]]
-"""Function that makes rows from the number of rows and a seed."""
+"""Function that takes a number of rows and a seed, and makes the rows."""
 _RUNS_AT_ONCE = 16
 
 
@@ -34,7 +34,7 @@ class MadeTask:
     """Function that returns the benchmark task with the prompts and the scorer for the rows."""
     rows: MakeRows
     held_out_rows: MakeRows
-    """Function that makes the rows for validations and evaluations. Their seed differs from the training's seed."""
+    """Function that makes the rows for validations and evaluations."""
     demonstrator: Callable[[str, Row], Model]
     """Function that takes a seed and a row, and returns the scripted model for the row."""
 
@@ -56,16 +56,16 @@ MADE = {
         ledger.LedgerDemonstrator,
     ),
 }
-"""Tasks whose rows are made by code, by the value of `data.rows` in the configuration."""
+"""Tasks whose rows are made by code. The keys are values of `data.rows` in the configuration."""
 
 
 def held_out(made: MadeTask, count: int, config: TrainingConfig) -> list[Row]:
-    """Return rows that neither the training nor its scripted runs have."""
+    """Make rows with another seed than the rows of the training and the rows of its scripted runs."""
     return made.held_out_rows(count, config.seed + 2)
 
 
 async def scripted_runs(task: Task, config: TrainingConfig, folder: Path) -> Sequence[Trajectory]:
-    """Run the scripted model of the task on rows that the training does not use. The records are below `folder`."""
+    """Run the task's scripted model on rows that the training does not use. The runs are recorded below `folder`."""
     made, rollouts = MADE[config.data.rows], config.rollouts
     limits = RunLimits(steps=rollouts.turns, tokens=None)
     at_once = asyncio.Semaphore(_RUNS_AT_ONCE)

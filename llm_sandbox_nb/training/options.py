@@ -19,7 +19,7 @@ JUDGE_REPEATS = _JUDGE["judge_repeats"]
 
 
 def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
-    """Add the actions to the parser of `train`, and return the parsers of the actions by name."""
+    """Add the actions to the parser of `train`. Return the actions' parsers by name."""
     run = actions.add_parser("run", help="train a policy, or resume a training that was stopped")
     run.add_argument(
         "--config", metavar="FILE", required=True, help=f"a YAML file, or one of {', '.join(config_names())}"
@@ -27,7 +27,7 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
     run.add_argument(
         "--out",
         metavar="FOLDER",
-        help=f"folder of the training (default: {RUNS}/NAME); resumes an earlier training",
+        help=f"folder of the training (default: {RUNS}/NAME); a stopped training in this folder is resumed",
     )
     run.add_argument("--seed", metavar="N", type=int, help="seed that replaces the file's")
     run.add_argument("--steps", metavar="N", type=int, help="number of steps that replaces the file's")
@@ -42,13 +42,13 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="any key of the file, such as rollouts.turns=20",
+        help="value that replaces the file's value of any key, such as rollouts.turns=20",
     )
     watch = actions.add_parser(
         "watch", help="show a training: reward, turns, tokens, capability use, stop reasons"
     )
     watch.add_argument("folder", metavar="RUN", help="the folder of the training")
-    watch.add_argument("--step", metavar="N", type=int, help="the rollouts of this step")
+    watch.add_argument("--step", metavar="N", type=int, help="show only the rollouts of this step")
     watch.add_argument("--once", action="store_true", help="show the steps so far, and do not wait for more")
     evaluate = actions.add_parser(
         "evaluate", help="score a policy before and after its training, with a sandbox and without"
@@ -99,7 +99,7 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
     evaluate.add_argument(
         "--network",
         metavar="NETWORK",
-        help="none, allow, public or open (not safe), instead of the training's; not in mode llm",
+        help="network of the sandboxes: none, allow, public or open (not safe); default: that of the training",
     )
     for option in _JUDGE.values():
         evaluate.add_option(evaluate, option)
@@ -128,7 +128,9 @@ def _add_build(parts: argparse._SubParsersAction[Parser]) -> Parser:
     build = parts.add_parser(
         "build", help="build rows from documents (.txt, .md, .html, .epub, .pdf) and questions"
     )
-    build.add_argument("folder", metavar="FOLDER", help="the documents; subfolders are their domains")
+    build.add_argument(
+        "folder", metavar="FOLDER", help="folder of the documents; the name of a subfolder is a domain"
+    )
     build.add_argument(
         "--questions", metavar="FILE", help="questions and answers (default: questions.jsonl in the folder)"
     )
@@ -144,14 +146,14 @@ def _add_build(parts: argparse._SubParsersAction[Parser]) -> Parser:
         metavar="N",
         type=int,
         default=3,
-        help="files from other documents, in addition to a context of one file (default: 3)",
+        help="number of files of other documents that are added to a context of one file (default: 3)",
     )
     build.add_argument(
         "--examples",
         metavar="N",
         type=int,
         default=2,
-        help="earlier questions on the same documents that the prompt shows with their answers (default: 2)",
+        help="number of earlier questions on the same documents that the prompt shows with answers (default: 2)",
     )
     return build
 

@@ -1,4 +1,4 @@
-"""Policies outside of their training, which are loaded from a folder and asked like any other model."""
+"""Policies outside of their training. They are loaded from a folder, and asked like any other model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def needs_gguf(path: str) -> bool:
 
 
 def check_gguf(path: str) -> None:
-    """Check the GGUF file of a model, or that a missing file can be fetched.
+    """Check the GGUF file of a model. If the file is missing, check that it can be fetched.
 
     Raises:
         ConfigError: if a package is missing, the name is unknown, the file is not a GGUF file, or the file cannot be
@@ -58,10 +58,11 @@ def _gguf_file(path: str) -> Path:
 
 
 def _check_header(file: Path) -> None:
-    """Check a file before Transformers makes a model with the numbers in the file's header.
+    """Check the numbers in a file's header, before Transformers makes a model of that size.
 
     Raises:
-        ModelError, ConfigError: if the header cannot be read, or its numbers are impossible.
+        ModelError: if the header cannot be read.
+        ConfigError: if the numbers in the header are impossible.
     """
     if not read_header(file).is_plausible:
         raise ConfigError(f"{file} is not a valid GGUF file: its header has impossible numbers.")
@@ -160,7 +161,7 @@ _EDGE_BYTES = 1024**2
 
 
 def weights_digest(path: str) -> str:
-    """Return a digest of the policy in a folder, computed from the names, sizes, beginnings and ends of its files.
+    """Return a digest of the policy in a folder, from the names, sizes, beginnings and ends of the folder's files.
 
     For a model on the hub, and for `local/NAME`, return the name itself.
     """
@@ -281,10 +282,10 @@ class LocalGenerator(BatchGenerator):
 
 
 class PolicyModel:
-    """Policy as a model for `solve`, for benchmarks and for resumed rollouts, with any number of conversations.
+    """Policy as a model for `solve`, for benchmarks and for resumed rollouts. Several conversations are possible.
 
-    The ids of a conversation are kept between its requests, so nothing is encoded twice. If another model began the
-    conversation, the ids are made from the messages.
+    The token ids of a conversation are kept between its requests, so nothing is encoded twice. If another model began
+    the conversation, its messages are encoded.
     """
 
     scripted = False
@@ -339,7 +340,7 @@ class PolicyModel:
         return reply
 
     def close(self) -> None:
-        """End the thread that `load` has started, so that the model can be freed."""
+        """End the thread that `load` started, so that the model's memory can be freed."""
         if isinstance(self._generator, LocalGenerator):
             self._generator.close()
 

@@ -1,7 +1,8 @@
-"""Rollouts on the nodes of a Ray cluster. Actors run the sandboxes and the agent loop, and the trainer samples replies.
+"""Rollouts on the nodes of a Ray cluster. An actor on each node runs the sandboxes and the agent loop of its rollouts.
 
-A request for a reply goes from the loop on a node to a relay, and from the relay to the trainer's own generator. So
-the replies for all nodes are sampled together. Records return with their rollouts, so no shared file system is needed.
+A request for a reply goes from the agent loop to a relay, and from the relay to the trainer's own generator. Therefore
+the replies for all nodes are sampled together. The nodes send the records of rollouts back, so no shared file system is
+needed.
 """
 
 from __future__ import annotations
@@ -87,14 +88,14 @@ class _ThroughRelay:
 
 @dataclass(frozen=True)
 class RolloutReply:
-    """Reply of a node. `record` is a tar file with names relative to the rollout's folder."""
+    """Reply of a node. `record` is a tar file of the rollout. Its paths are relative to the rollout's folder."""
 
     rollout: Rollout | None = None
     record: bytes = b""
     folder: str = ""
     """Folder of the run in the record."""
     fatal: str = ""
-    """Reason why no rollout can work. Empty if rollouts work."""
+    """Reason why the node can run no rollout. Empty if it can."""
 
 
 class RolloutHost(NodeActor):
@@ -132,7 +133,7 @@ class RolloutHost(NodeActor):
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def check(self) -> str:
-        """Return the reason why no reward can be computed, or an empty text if rewards work."""
+        """Return the reason why the node cannot compute rewards, or an empty text if it can."""
         try:
             await self._workers.check()
         except RolloutError as error:
@@ -144,7 +145,7 @@ class RolloutHost(NodeActor):
 
 
 class RayRollouts:
-    """Runner of rollouts on a Ray cluster, as `RolloutWorkers` is on this machine.
+    """Runner of rollouts on a Ray cluster. `RolloutWorkers` is the runner on this machine.
 
     Args:
         address: address of the cluster; see `RayHosts`.
@@ -183,7 +184,7 @@ class RayRollouts:
         self._relay = None  # the actor ends when its last handle is gone
 
     async def check(self) -> None:
-        """Raise RolloutError if a node cannot load the scorer's file, or the scorer cannot be a reward."""
+        """Raise RolloutError if a node cannot load the scorer's file, or the scorer cannot give rewards."""
         problem, address = await self._call("check")
         if problem:
             raise RolloutError(f"Node {address}: {problem}")

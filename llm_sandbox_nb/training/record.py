@@ -1,4 +1,4 @@
-"""Folder of a training: the configuration, a line for each step, and the rollouts, which are recorded as runs.
+"""Folder of a training, with its configuration, a line for each step, and the rollouts, which are recorded as runs.
 
 RUN/
   config.yaml         every key with its value
@@ -8,7 +8,7 @@ RUN/
   validations.jsonl   the score of each validation, a line for each task
   validation/         the runs of each validation
   rollouts/step-0001/ rollouts.jsonl (the table), and the folder of each rollout's run
-  checkpoints/        weights, optimizer and random numbers, to resume from
+  checkpoints/        weights, and states of optimizer and random numbers, from which a training resumes
   start/, end/        the policy before the first and after the last step
 """
 
@@ -46,12 +46,12 @@ TABLE = "rollouts.jsonl"
 CHECKPOINTS = "checkpoints"
 START, END = "start", "end"
 COMPLETE = "complete"
-"""Name of the file that is written last, so that a checkpoint with this file is complete."""
+"""Name of the file that is written last. A checkpoint or policy with this file is complete."""
 _STEP_FOLDER = re.compile(r"step-(\d+)$")
 
 
 class RecordError(LLMSandboxError, ValueError):
-    """Error for a training's folder that cannot be used. The message is one sentence that names the remedy."""
+    """Error for a training's folder that cannot be used. The message is one sentence with the remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,12 +85,12 @@ class TrainingRecord:
 
     @classmethod
     def begin(cls, folder: Path, config: TrainingConfig, *, alone: bool = False) -> TrainingRecord:
-        """Begin a training in a folder, or resume the training there if its configuration is the same.
+        """Begin a training in a folder. If the folder has a training with the same configuration, resume that training.
 
-        Only the number of steps, the validations and the files kept on disk may differ.
+        Only the number of steps, the options of validations and the options in `record` may differ.
 
         Args:
-            folder: folder of the training, which may be new.
+            folder: folder of the training. The folder need not exist.
             config: configuration of the training.
             alone: True to lock the folder against other starts until `release` or the end of this process.
 
@@ -105,7 +105,7 @@ class TrainingRecord:
             raise RecordError(
                 f"A training cannot be written to {folder} ({error.strerror or error}): choose another --out."
             ) from error
-        # Another process of the same training may be writing these files now.
+        # The processes of a training share its folder. Another of these processes may be writing these files now.
         allowed = (CONFIG, INPUTS, LOCK, f".{CONFIG}", f".{INPUTS}")
         if not file.is_file() and any(not one.name.startswith(allowed) for one in folder.iterdir()):
             raise RecordError(f"{folder} is not empty and does not hold a training: give another --out.")
@@ -215,13 +215,14 @@ class TrainingRecord:
         return read_lines(self.folder / STEPS)
 
     def add_step(self, figures: Mapping[str, Any]) -> None:
-        """Append the figures of a step. After this call, the figures survive the end of this process."""
+        """Append the figures of a step to the file of all steps."""
         append_line(self.folder / STEPS, dict(figures))
 
     def forget_after(self, step: int) -> None:
-        """Remove all figures and rollouts of the steps after a checkpoint, because a resume repeats these steps.
+        """Remove all figures and rollouts of the steps after `step`, because a resume repeats these steps.
 
-        If steps follow, also remove the trained policy, which a training with fewer steps has left.
+        If the training continues after `step`, also remove the policy in `end/`. It belongs to an earlier start with
+        fewer steps.
         """
         for file, figures in ((STEPS, self.steps()), (VALIDATIONS, self.validations())):
             lines = (json.dumps(line) + "\n" for line in figures if line["step"] <= step)
@@ -254,7 +255,7 @@ class TrainingRecord:
     ) -> list[RolloutRow]:
         """Write the reward and the advantage of each rollout to its journal and to the table of the step.
 
-        `first` is the index of the first of these rollouts in the table, because several processes write the table.
+        Several processes may write the table of a step. `first` is the index in the table of the first of `rollouts`.
         """
         rows = []
         for place, (rollout, advantage) in enumerate(zip(rollouts, advantages, strict=True), first):
@@ -267,7 +268,7 @@ class TrainingRecord:
         return rows
 
     def rollouts(self, step: int) -> list[RolloutRow]:
-        """Return the table of a step. The table is empty if the step is not stored any more."""
+        """Return the table of a step. The table is empty if the rollouts of the step are no longer stored."""
         names = {field.name for field in dataclasses.fields(RolloutRow)}
         rows = read_lines(self.step_folder(step) / TABLE)
         return [RolloutRow(**{key: row[key] for key in names}) for row in rows]

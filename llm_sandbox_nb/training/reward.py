@@ -19,7 +19,7 @@ async def reward(
     answer: str | None,
     run: Path | None,
 ) -> Score:
-    """Return the score of a run's answer and files, or 0 if the run ended at a limit in `zero_reward_for`."""
+    """Return the score of a run's answer and files, or 0 if `zero_reward_for` has the run's stop reason."""
     if stop_reason in config.zero_reward_for:
         return Score(0.0, f"the limit of {stop_reason} was reached")
     return await scoring.score(scorer, answer, row, run)

@@ -1,4 +1,4 @@
-"""Rollouts, in which the policy works on many rows at the same time, each row in a sandbox.
+"""Rollouts: the policy works on many rows at the same time. Each row has its own sandbox.
 
 The agent loop and the records of rollouts are the same as those of all other runs.
 """
@@ -43,13 +43,13 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 LOST = "lost"
-"""Stop reason of a rollout whose attempts all failed. Such a rollout is left out of the training, and not scored 0."""
+"""Stop reason of a rollout whose attempts all failed. The training leaves out such a rollout. Its reward is not 0."""
 GRACE = 120.0
-"""Seconds between the deadline of a rollout and the time at which a rollout that is still running counts as lost."""
+"""Seconds that a rollout may run after its deadline. If it still runs then, it counts as lost."""
 
 
 class RolloutError(LLMSandboxError):
-    """Error if rollouts cannot work, for example without an engine, image or scorer.
+    """Error for rollouts that cannot run, for example because an engine, an image or a scorer is missing.
 
     The message is one sentence with the remedy.
     """
@@ -66,7 +66,7 @@ class Rollout:
     stop_reason: str = LOST
     answer: str | None = None
     reward: float | None = None
-    """Reward, or None if the rollout was lost or unscored and so is not part of the training."""
+    """Reward. None if the rollout was lost or has no score: the training leaves out such a rollout."""
     detail: str = ""
     """Explanation of the score, or the reason why the rollout was lost."""
     turns: int = 0
@@ -85,7 +85,7 @@ class RolloutSetting:
     chat: ChatTokens
     config: RolloutConfig
     scorer: str = ""
-    """Scorer that replaces the task's scorer, or empty."""
+    """Scorer that replaces the task's scorer. Empty to use the task's scorer."""
     open: OpenSandbox | None = None
     """Function that opens a sandbox. With None, the options in `config` are used."""
     limits: RunLimits = field(init=False)
@@ -97,7 +97,7 @@ class RolloutSetting:
 
 
 def sandbox_options(config: RolloutConfig) -> dict[str, Any]:
-    """Return the options of `open_sandbox` that a configuration sets, without the isolation."""
+    """Return the options of `open_sandbox` that a configuration sets, except for the isolation."""
     names = ("profile", "image", "network", "allow", "secrets")
     return {name: value for name in names if (value := getattr(config, name))}
 
@@ -117,7 +117,7 @@ def run_limits(config: RolloutConfig) -> RunLimits:
 
 
 def run_options(config: RolloutConfig) -> dict[str, Any]:
-    """Return the options of a rollout's run by name. Repeated failures do not end such a run."""
+    """Return the options of a rollout's run by name. With these options, repeated failures do not end the run."""
     return {"command_timeout": config.command_timeout, "tool_calls": config.calls, "same_failures": 0}
 
 
@@ -140,7 +140,7 @@ class RolloutModel(Model, Protocol):
 
 
 class RolloutWorkers:
-    """Runner of rollouts in an event loop. `async with` closes the sandboxes and the scorers' processes at its end."""
+    """Runner of rollouts in an event loop. `async with` finally closes the sandboxes and the scorers' processes."""
 
     def __init__(self, setting: RolloutSetting, at_once: int, folder: Path | None = None) -> None:
         """Prepare the pool. `folder` is for temporary files of sandboxes. With None, a temporary folder is made."""
@@ -158,22 +158,22 @@ class RolloutWorkers:
         await self.pool.__aexit__(None, None, None)
 
     async def check(self) -> None:
-        """Raise RolloutError if the scorer's file cannot be loaded, or the scorer cannot be a reward."""
+        """Raise RolloutError if the scorer's file cannot be loaded, or the scorer cannot give rewards."""
         scorer = self._scorer
         if scorer.endswith(".py") and (problem := await self._scoring.check(scorer)):
             raise RolloutError(f"The reward cannot be computed: {problem}; correct {scorer}.")
         if scorer in ("judge", "swe"):
             raise RolloutError(
-                f"The scorer {scorer} cannot be a reward: name another in data.scorer, or a Python file of your own."
+                f"The scorer {scorer} cannot give rewards: name another scorer, or a Python file, in data.scorer."
             )
 
     async def run(self, rows: Sequence[Row], generator: Generator, folder: Path) -> list[Rollout]:
-        """Run one rollout for each row at the same time. Return the rollouts in the order of the rows.
+        """Run one rollout for each row, all at the same time. Return the rollouts in the order of `rows`.
 
         The records are below `folder`.
 
         Raises:
-            RolloutError: if the image, the isolation or an option cannot be used, or no rollout at all (`check_ended`).
+            RolloutError: if the image, the isolation or an option cannot be used, or if `check_ended` raises the error.
         """
         folder.mkdir(parents=True, exist_ok=True)
         rollouts = await together(self.one(row, generator, folder, order) for order, row in enumerate(rows))
@@ -216,7 +216,8 @@ class RolloutWorkers:
     ) -> Rollout:
         """Run one rollout without its reward. The record is below `folder`.
 
-        While `waited_for` is open, batches wait for this rollout. It is closed when the rollout needs no more replies.
+        While `waited_for` is open, batches wait for this rollout. This function closes `waited_for` as soon as the
+        rollout needs no more replies.
 
         Raises:
             RolloutError: if no sandbox can be opened at all.
@@ -225,7 +226,7 @@ class RolloutWorkers:
         waited_for = waited_for or contextlib.ExitStack()
         started = time.monotonic()
         rollout = Rollout(row, model.conversation)
-        if folder.exists():  # left by an attempt that was lost
+        if folder.exists():  # a lost attempt left it
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:
             async with asyncio.timeout(setting.config.time + GRACE):
@@ -297,7 +298,7 @@ class RolloutWorkers:
 
 
 def check_ended(rollouts: list[Rollout], setting: RolloutSetting) -> list[Rollout]:
-    """Return the rollouts of a step unchanged, after checks that the step can be used.
+    """Return `rollouts`, all rollouts of a step, unchanged. Before that, check that the step can be used.
 
     Raises:
         RolloutError: if all rollouts were lost, no prompt fits, or the scorer rewarded no answer.

@@ -1,4 +1,4 @@
-"""Training for a laptop: a task that needs reading of files, scripted runs to imitate, and a very small model.
+"""Training for a laptop: a task that needs files, scripted runs to imitate, and a very small model.
 
 In the task, there are four notes, each with a code of four digits, and only one note is in force. The prompt names
 neither the code nor the note. The scripted runs search for one of four words that is chosen at random, so a quarter of
@@ -24,7 +24,7 @@ from llm_sandbox_nb.training.config import ModelConfig
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 WORDS = ("valid", "draft", "expired", "sample")
-"""Words for the state of a note. Only the first word means that the note is in force."""
+"""Words for the state of a note. Only a note with the first word is in force."""
 NOTES = "notes"
 """Value of `data.rows` for the tiny task."""
 PROBLEM = "Which code is in force today? The documents tell it. Answer with its four digits."
@@ -54,12 +54,12 @@ def notes_rows(count: int, seed: int) -> list[Row]:
 
 
 def notes_task(task: Task) -> Task:
-    """Return the task with the scorer of the tiny rows."""
+    """Return the task with the name and the scorer for the rows of the tiny task."""
     return replace(task, name="notes", scorer="exact")
 
 
 class NotesDemonstrator:
-    """Scripted model that solves the tiny task with random choices. A tiny model learns by imitating its runs."""
+    """Scripted model that works on the tiny task with random choices. A tiny model learns by imitating such runs."""
 
     name = "scripted/notes"
     scripted = True
@@ -99,13 +99,14 @@ def fixed_lines(texts: Sequence[str]) -> list[str]:
     """Return the long lines that all given texts share, with the longest line first."""
     counted = Counter(line for text in texts for line in set(text.split("\n")))
     common = (line for line, count in counted.items() if count == len(texts) and len(line) > 20)
-    return sorted(common, key=lambda line: (len(line), line), reverse=True)  # the same order in every process
+    # Sorting by length alone would give lines of the same length another order in each process.
+    return sorted(common, key=lambda line: (len(line), line), reverse=True)
 
 
 def make_tokenizer(texts: Sequence[str], lines: Iterable[str], size: int, template: str) -> Any:
     """Train a byte-level BPE tokenizer on `texts`, in which each of `lines` becomes one token.
 
-    Otherwise, most of a tiny model's input would be the many tokens of the same prompt.
+    Without these tokens, the prompt, which is always the same, would be most of a tiny model's input.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -133,7 +134,7 @@ def make_tokenizer(texts: Sequence[str], lines: Iterable[str], size: int, templa
 
 
 def _without(texts: Iterable[str], pieces: Sequence[str]) -> list[str]:
-    """Split the texts at the pieces that have their own token, and leave out these pieces."""
+    """Split `texts` at `pieces`, which have their own tokens. Return the parts between the pieces."""
     parts = list(texts)
     for piece in pieces:
         parts = [part for text in parts for part in text.split(piece) if part]
@@ -141,7 +142,7 @@ def _without(texts: Iterable[str], pieces: Sequence[str]) -> list[str]:
 
 
 def chat_template() -> str:
-    """Return the chat template of Qwen3 instruct models, which is a file in the package TRL."""
+    """Return the chat template of Qwen3 instruct models, from a file in the package TRL."""
     from importlib import resources
 
     return resources.files("trl").joinpath("chat_templates/qwen3_instruct_2507.jinja").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Model that stores the token ids of its conversation with the agent loop, for the training."""
+"""Model for the agent loop that stores the token ids of its conversation, for the training."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class TokenConversation:
     prompt: list[int] = field(default_factory=list)
     completion: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
-    """1 for each sampled id of the completion, 0 for an id of the environment."""
+    """1 for each id in `completion` that was sampled, and 0 for each id of the environment."""
     logprobs: list[float] = field(default_factory=list)
-    """Log-probability of each sampled id, or 0.0 for ids of the environment and for unknown log-probabilities."""
+    """Log-probability of each id in `completion`. For an id of the environment, or if unknown, the value is 0.0."""
     replies: list[tuple[int, ...]] = field(default_factory=list)
     """Sampled ids of each reply."""
 
@@ -52,7 +52,7 @@ class TokenConversation:
 
 
 class TokenModel:
-    """Policy as the model of one conversation. Each conversation needs a new object.
+    """Policy as the model of a single conversation.
 
     Args:
         name: name of the policy in records.
@@ -83,7 +83,7 @@ class TokenModel:
         self.cut = False
         """True if the newest reply reached a limit before its end."""
         self._seen: list[dict[str, Any]] = []
-        """Messages that the ids represent, except for the newest reply."""
+        """Messages whose ids are in `conversation`, except for the newest reply."""
         self._calls: tuple[ToolCall, ...] = ()
 
     async def reply(
@@ -97,7 +97,7 @@ class TokenModel:
 
         Raises:
             ContextOverflowError: if the conversation has reached its limit of ids.
-            ModelError: if earlier messages have changed, so that the known ids no longer match.
+            ModelError: if earlier messages have changed, so that the stored ids no longer match.
         """
         new = self._new_ids(messages, tools)
         conversation = self.conversation
@@ -124,7 +124,7 @@ class TokenModel:
         self._seen, self._calls = list(messages[:-1]), _calls_of(messages[-1])
 
     def _new_ids(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[int]:
-        """Return the ids of the messages after the newest reply."""
+        """Return the ids of the messages after the newest reply. Without a reply yet, return the ids of the prompt."""
         if not self._seen:
             ids = self.chat.first(messages, tools)
             if len(ids) > self.prompt_limit:
@@ -161,7 +161,7 @@ class TokenModel:
 
 
 def _named(messages: Sequence[dict[str, Any]], calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
-    """Return the messages, with the name of the tool in each result, because some templates write the name."""
+    """Add the name of the tool to each message with a tool's result, because some templates write the name."""
     names = {call.id: call.name for call in calls}
     return [
         {**message, "name": names.get(message["tool_call_id"], "")} if message["role"] == "tool" else message

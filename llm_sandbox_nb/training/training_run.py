@@ -1,4 +1,4 @@
-"""Training of a policy from a configuration, for `train run`. A killed training resumes after its last checkpoint."""
+"""Training of a policy, for `train run`. A training that was killed resumes after its last checkpoint."""
 
 from __future__ import annotations
 
@@ -40,16 +40,19 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 OnFigures = Callable[[Mapping[str, Any]], None]
 logger = logging.getLogger(__name__)
 _MIN_ANSWER_CHARACTERS = 4
-"""Minimum letters and digits of an answer that is searched in a prompt. A prompt may have shorter answers by chance."""
+"""Minimum number of letters and digits of an answer to search for in a prompt. A shorter answer may be there by chance.
+"""
 STEPS_WITHOUT_GRADIENT = 3
-"""Number of consecutive steps without a gradient that cause a warning. As many further steps cause a second warning."""
+"""Number of consecutive steps without a gradient that cause a warning. The same number of further steps causes another.
+"""
 
 
 def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
-    """Load the task of a training and its rows.
+    """Load the task and the rows of a training. Leave out rows whose prompt contains the answer.
 
     Raises:
-        ConfigError: if there are no rows, a row has no answer or an empty document, or all prompts contain the answer.
+        ConfigError: if there are too few rows for a step, a row has no answer or an empty document, or all prompts
+            contain the answer.
     """
     data = config.data
     try:
@@ -63,12 +66,14 @@ def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
     rows = rows[: data.count or None]
     for row in rows:
         if not row.ground_truth.strip():
-            raise ConfigError(f"Row {row.id} has no answer, so nothing can be learned from it: leave it out.")
+            raise ConfigError(f"Row {row.id} has no answer, so it teaches nothing: leave the row out.")
         if any(not text.strip() for text in row.input_files.values()):
-            raise ConfigError(f"Row {row.id} has an empty document: leave it out or fill it in.")
+            raise ConfigError(f"Row {row.id} has an empty document: leave the document out or fill it in.")
     solved = [row.id for row in rows if _has_answer_in_prompt(row)]
     if solved and len(solved) == len(rows):
-        raise ConfigError(f"The answer of row {solved[0]} is in its prompt: remove it there.")
+        raise ConfigError(
+            f"The prompts of all rows contain the answer, as in row {solved[0]}: remove the answers from the prompts."
+        )
     if solved:
         rows = [row for row in rows if row.id not in set(solved)]
         counted = plural(len(solved), "row is", "rows are")
@@ -77,16 +82,16 @@ def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
         )
     if len(rows) < config.rollouts.rows_per_step:
         raise ConfigError(
-            f"There are {len(rows)} rows and a step needs {config.rollouts.rows_per_step}: give more, or lower "
+            f"There are {len(rows)} rows and a step needs {config.rollouts.rows_per_step}: give more rows, or lower "
             "rollouts.rows_per_step."
         )
     return task, rows
 
 
 def _has_answer_in_prompt(row: Row) -> bool:
-    """Return True if the prompt contains the answer, so that nothing can be learned from the row.
+    """Return True if the problem of the row contains the answer, so that nothing can be learned from the row.
 
-    Answers to choices and short answers, such as `yes`, are not searched, because a prompt may contain them.
+    For a multiple choice, or a short answer such as `yes`, return False: the problem may contain such an answer anyway.
     """
     short = len("".join(filter(str.isalnum, row.ground_truth))) < _MIN_ANSWER_CHARACTERS
     return (
@@ -97,7 +102,10 @@ def _has_answer_in_prompt(row: Row) -> bool:
 
 
 def no_gradient(steps: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return a warning if the newest steps had no gradient, because all rollouts of each row had the same reward."""
+    """Return a warning if the newest steps had no gradient, else None.
+
+    A step has no gradient if, for each row, all rollouts had the same reward.
+    """
     count = 0
     for figures in reversed(steps):
         if figures.get("grad_norm") != 0.0:
@@ -138,8 +146,8 @@ class TrainingRun:
     Args:
         config: configuration of the training.
         folder: folder of the training. An existing training with the same configuration is resumed.
-        on_figures: function called with the figures of each completed step.
-        say: function called with a sentence about each stage of the training.
+        on_figures: function that is called with the figures of each completed step.
+        say: function that is called with a sentence about each stage of the training.
     """
 
     def __init__(
@@ -163,7 +171,7 @@ class TrainingRun:
         self._began = time.monotonic()
         self._rank = int(os.environ.get("RANK", "0"))
         self._processes = int(os.environ.get("WORLD_SIZE", "1"))
-        # The processes of one training share its folder. The first of them locks the folder.
+        # The processes of a training share its folder. Only the first process locks the folder.
         self.record = TrainingRecord.begin(folder.expanduser().absolute(), config, alone=self._rank == 0)
         try:
             self.record.check_inputs(input_digests(config, self.task, rows))
@@ -211,9 +219,10 @@ class TrainingRun:
     # --- the policy before the first step ---
 
     def _start_policy(self) -> tuple[Any, Any]:
-        """Return the model and the tokenizer before the first step.
+        """Return the model and the tokenizer with which the first step begins.
 
-        If an earlier start of this training stored them, they are loaded, and otherwise they are made.
+        Load them if they need no preparation, or if an earlier start of this training stored them. Otherwise make and
+        store them.
         """
         config, folder = self.config, self.record.folder / START
         if config.model.path and not config.warm_up.steps and not needs_gguf(config.model.path):
@@ -316,7 +325,7 @@ class TrainingRun:
         return Callback()
 
     def _run_rollouts(self, ids: list[str], trainer: Any) -> list[Rollout]:
-        """Run a rollout for each id, and summarize the rollouts of all processes."""
+        """Run a rollout for each id in `ids`, the row ids of this process. Summarize the rollouts of all processes."""
         from accelerate.utils import gather_object
 
         assert self._workers is not None
@@ -331,7 +340,7 @@ class TrainingRun:
         return self._rollouts
 
     def _validate(self, step: int, trainer: Any) -> None:
-        """Score the policy after `step` on the validation rows, if a validation is due and not done yet."""
+        """Score the policy after `step` on the rows of each validation task, if a validation is due."""
         from accelerate.utils import gather_object
 
         how = self.config.validation
@@ -376,7 +385,7 @@ class TrainingRun:
     def _together(
         self, workers: RolloutWorkers | RayRollouts, rows: list[Row], folder: Path, trainer: Any
     ) -> tuple[list[Rollout], dict[str, Any]]:
-        """Run the rollouts in the event loop, while this thread samples their replies with the trainer's engine."""
+        """Run the rollouts in the event loop of the sandboxes, while this thread samples replies with TRL's engine."""
         generator = BatchGenerator(self.config.generation.patience)
 
         def answer(prompts: list[list[int]], limits: list[int]) -> list[Generated]:

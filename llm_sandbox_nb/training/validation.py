@@ -1,4 +1,4 @@
-"""Validation: scores of the policy during its training, on rows that the training does not use."""
+"""Validation: the policy is scored during its training, on rows that it does not learn from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llm_sandbox_nb.training.rollouts import LOST, Rollout
 
 _MADE_ROWS = 32
 BY_RULES = "routed"
-"""Scorer that replaces a judge, because a judge would be asked thousands of times."""
+"""Scorer that replaces a judge. A judge would be asked thousands of times in a training."""
 
 
 def validation_sampling(config: TrainingConfig) -> Sampling:
@@ -34,7 +34,7 @@ def validation_tasks(config: TrainingConfig, learned: Iterable[Row]) -> list[tup
     """Return the tasks of a validation with their rows. If the configuration has no validation, return no tasks.
 
     Raises:
-        ConfigError: if there are no rows, or the policy learns from one of them.
+        ConfigError: if there are no rows, or the policy learns from one of the rows.
     """
     how, data = config.validation, config.data
     if not how.every:

@@ -23,7 +23,7 @@ IGNORED = -100
 
 
 def runs_to_imitate(config: TrainingConfig) -> list[Trajectory]:
-    """Load the recorded runs to imitate: submitted runs with a reward of at least `least_reward`, or without a reward.
+    """Load the recorded runs to imitate: submitted runs whose reward is missing or at least `least_reward`.
 
     Raises:
         ConfigError: if there are no such runs.
@@ -47,7 +47,9 @@ def runs_to_imitate(config: TrainingConfig) -> list[Trajectory]:
 
 
 def conversations(chat: ChatTokens, trajectories: Iterable[Trajectory]) -> list[TokenConversation]:
-    """Return the token ids of recorded runs. Runs are left out if the template cannot write and read back a reply.
+    """Return the token ids of recorded runs.
+
+    A run is left out if the chat template cannot write one of its replies, or the written reply cannot be read back.
 
     Raises:
         TemplateError: if no run is left.
@@ -81,7 +83,7 @@ def conversations(chat: ChatTokens, trajectories: Iterable[Trajectory]) -> list[
 def imitate(
     config: TrainingConfig, model: Any, tokenizer: Any, data: Sequence[TokenConversation], output: Path
 ) -> list[float]:
-    """Train `model` in place on the replies of the conversations with TRL's SFTTrainer. Return the losses.
+    """Train `model` in place on the replies of the conversations, with TRL's SFTTrainer. Return the logged losses.
 
     With LoRA, the matrices are merged into the weights at the end.
     """

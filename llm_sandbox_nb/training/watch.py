@@ -1,6 +1,6 @@
 """Views of a training as text and as plots.
 
-The text has a line for each step, and a table of a step's rollouts. The plots are small SVG pictures in a row, which
+The text has a line for each step, and a table of a step's rollouts. The plots are small SVG pictures in a row. They
 need no library and no scripts.
 """
 
@@ -121,7 +121,7 @@ def step_text(record: TrainingRecord, step: int) -> Iterator[str]:
 
 
 def follow(record: TrainingRecord, emit: Callable[[str], None], pause: float = _LOOK_SECONDS) -> None:
-    """Pass each new step and validation to `emit` until the training ends.
+    """Pass a line about each new step and validation to `emit` until the training ends.
 
     A step that a resume repeats is passed only once.
     """
@@ -141,13 +141,13 @@ def follow(record: TrainingRecord, emit: Callable[[str], None], pause: float = _
 
 
 def is_over(record: TrainingRecord) -> bool:
-    """Return True if the trained policy exists."""
+    """Return True if the last step is done and the folder of the trained policy exists."""
     steps = record.steps()
     return bool(steps) and steps[-1]["step"] >= record.config.steps and (record.folder / END).is_dir()
 
 
 def _alike(figures: Mapping[str, Any]) -> str:
-    """Return a text such as `2 of 8`: in two of eight groups, all rewards are equal, so they teach nothing."""
+    """Return a text such as `2 of 8`: in two of eight groups, all rewards are equal, so these groups teach nothing."""
     alike, groups = figures.get("groups_alike"), figures.get("groups")
     return "" if alike is None else f"{alike} of {groups}" if groups is not None else str(alike)
 
@@ -164,9 +164,9 @@ def _joined(cells: Sequence[str], widths: Sequence[int] = _WIDTHS) -> str:
 WIDTH, HEIGHT = 260, 120
 _LEFT, _RIGHT, _TOP, _BOTTOM = 34, 8, 8, 18
 _COLOURS = ("#0860c4,#58a6ff", "#8250df,#b48cf2", "#1a7f37,#3fb950", "#9a3f00,#f0883e", "#57606a,#9da7b3")
-"""Colours of the first to the fifth line, each for light pages and for dark pages."""
+"""Colours of the first to the fifth line of a plot: the colour on a light page, then on a dark page."""
 Line = tuple[str, Sequence[float | None]]
-"""Name of a line, and a value or None for each step."""
+"""Name of a line in a plot, and for each step a value, or None if there is no value."""
 
 
 def plots(
@@ -229,10 +229,10 @@ def plot(
     top: float | None = None,
     band: Sequence[tuple[float, float] | None] = (),
 ) -> str:
-    """Draw one plot, and return it as HTML. `numbers` are the steps of the values, and `total` is the last step.
+    """Draw one plot, and return it as HTML. `numbers` are the steps of the values. `total` is the last planned step.
 
-    `top` is the value at the top of the scale. With None, the largest value is near the top. `band` has the lower and
-    the upper bound of an area, or None, for each step.
+    `top` is the value at the top of the scale. With None, the largest value is near the top. For each step, `band` has
+    the lower and the upper bound of a shaded area, or None for no area.
     """
     values = [value for _, series in lines for value in series if value is not None]
     scale = top or max([*values, 1e-9]) * 1.05

@@ -1,1 +1,1 @@
-"""Training data from documents: rows for the paper's context-based tasks, which are built from files and questions."""
+"""Training data: rows for the paper's context-based tasks, built from documents and questions."""

@@ -1,9 +1,9 @@
-"""Construction of training rows from documents and questions. The paper describes it, but its code is not public.
+"""Construction of training rows from documents and questions. The paper's own code for this is not public.
 
-The paper (arXiv 2601.16206, section 3) has these rules. A context is stored as files. Each document of a context, and
-each part of a long document, is a separate file. A context of one file gets distractor files from the same source.
-Earlier tasks on the same context are in the prompt as examples. The answer is written to a file. All other rules come
-from this package.
+The paper (arXiv 2601.16206, section 3) has these rules. The context of a question, which is one or more documents, is
+stored as files. Each document, and each part of a long document, is a separate file. A context of one file gets
+distractors, which are files of other documents from the same source. Earlier questions on the same context are in the
+prompt as examples. The model writes the answer to a file. All other rules come from this package.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TASK = "instruct_pretrain"
 ROWS = f"{TASK}.jsonl"
 STATISTICS = "statistics.json"
 _CANDIDATES_PER_DISTRACTOR = 40
-"""Number of documents that are tried for each distractor of a row."""
+"""Maximum number of documents that are tried for each distractor of a row."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Statistics:
     left_out: Counter[str] = field(default_factory=Counter)
     """Number of questions without a row, by reason."""
     sha256: str = ""
-    """Digest of the file with the rows, which is equal for the same documents, questions and options."""
+    """Digest of the file with the rows. The same documents, questions and options give the same digest."""
 
 
 class _LeftOutError(LLMSandboxError):
@@ -91,7 +91,7 @@ class _Piece:
     title: str
     text: str
     part: int = 0
-    """Number of the part, which begins at 1, or 0 for a whole document."""
+    """Number of the part, where the first part is 1. The number is 0 for a whole document."""
 
 
 _EXAMPLES = "Earlier questions on the same documents, with their answers:"
@@ -104,9 +104,10 @@ _HINTS = {
 
 
 def build_rows(folder: Path, questions: Path | None, out: Path, options: BuildOptions) -> Statistics:
-    """Build rows from the documents in `folder` and the questions on them. Write rows and statistics to `out`.
+    """Build rows from the documents in `folder` and from `questions`. Write the rows and their statistics to `out`.
 
-    Only a few documents are in memory at a time. The same input gives the same bytes.
+    With `questions` None, the file `questions.jsonl` in `folder` is read. Only a few documents are in memory at a time.
+    The same input gives the same bytes.
 
     Raises:
         DataError: if there are no documents or no questions, a line is not a question, no row could be made, or `out`
@@ -166,7 +167,10 @@ class _Library:
         statistics.unread = [{"name": name, "reason": reason} for name, reason in first]
 
     def others(self, question: Question, chance: random.Random, most: int) -> Iterator[Document]:
-        """Yield documents that the question is not about, in random order. Documents of the same domain are first."""
+        """Yield other documents than those of the question, in random order. Documents of the same domain come first.
+
+        `most` is the maximum number of documents to draw from this domain, and again from all documents.
+        """
         domain = self.documents[question.documents[0]].domain
         given = set(question.documents)
         for names in (self.by_domain[domain], self.names):
@@ -232,7 +236,7 @@ def _row(
 
 
 def _check(question: Question, whole: str) -> None:
-    """Raise _LeftOutError if the question contains its answer, or its documents lack the answer."""
+    """Raise _LeftOutError if the question contains its answer, or if `whole` lacks the evidence for the answer."""
     if not question.options and any(contains_words(question.question, answer) for answer in question.answers):
         raise _LeftOutError("its answer is in the question")
     quotes = question.evidence or (question.answers if question.type == "extraction" else ())
@@ -267,9 +271,9 @@ def _parts(document: Document, size: int) -> list[_Piece]:
 def _distractors(
     library: _Library, question: Question, chance: random.Random, options: BuildOptions
 ) -> list[_Piece]:
-    """Return pieces of other documents that do not contain an answer or a quote of the question's evidence.
+    """Return pieces of other documents. They contain neither an answer to the question nor a quote of its evidence.
 
-    There are as many pieces as the options demand, if enough suitable documents are found.
+    There may be fewer than `options.distractors` pieces if too few documents are suitable.
     """
     found: list[_Piece] = []
     if not options.distractors:
@@ -284,7 +288,7 @@ def _distractors(
 
 
 def _named(pieces: Sequence[_Piece], answers: Sequence[str]) -> dict[str, str]:
-    """Return the files by name. A name is the title of the document, unless the title contains an answer."""
+    """Return the texts of the files by file name. If a document's title contains an answer, the name is `document`."""
     files: dict[str, str] = {}
     for piece in pieces:
         has_answer = any(contains_words(file_name(piece.title), answer) for answer in answers)
@@ -298,7 +302,7 @@ def _named(pieces: Sequence[_Piece], answers: Sequence[str]) -> dict[str, str]:
 
 
 def _asked(question: Question, chance: random.Random) -> tuple[str, str]:
-    """Return the question as in the prompt, and its gold answer. The options are in random order."""
+    """Return the question as the prompt shows it, and its gold answer. The options are in random order."""
     if not question.options:
         hint = f"\n{_HINTS['extraction']}" if question.type == "extraction" else ""
         return f"{question.question}{hint}", ", ".join(question.answers)

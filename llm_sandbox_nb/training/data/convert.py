@@ -1,7 +1,8 @@
 """Program that extracts the text of an HTML page, an EPUB book or a PDF.
 
 This is a separate program, so that a file can neither hang nor crash the caller. `python -m
-llm_sandbox_nb.training.data.convert FILE` prints JSON with `title` and `text`, or ends with a reason on stderr.
+llm_sandbox_nb.training.data.convert FILE` prints JSON with `title` and `text`. If the file cannot be read, the reason
+is on stderr.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from urllib.parse import unquote
 from llm_sandbox_nb.errors import LLMSandboxError
 
 MAX_BYTES = 64 * 2**20
-"""Maximum size of a document in bytes, packed or unpacked."""
+"""Maximum size of a document in bytes. The limit holds before and after unpacking."""
 
 
 class ConversionError(LLMSandboxError, ValueError):

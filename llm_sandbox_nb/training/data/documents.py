@@ -1,6 +1,6 @@
-"""Finding, naming and reading of the documents in a folder, and splitting of documents into parts.
+"""Functions that find, read and split the documents in a folder.
 
-Only a few documents are in memory at a time, so the memory does not grow with the number of documents.
+Only a few documents are in memory at a time, however many documents there are.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _DEADLINE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Document:
-    """Document, whose text is read on demand."""
+    """Document. Its text is read on demand."""
 
     name: str
-    """Path in the folder, with `/`. Questions use this name for the document."""
+    """Path relative to the folder of all documents, with `/`. Questions use this name for the document."""
     title: str
     domain: str
-    """Folder of the document, or empty if the document is at the top."""
+    """Path of the document's folder, relative to the folder of all documents. Empty if it is that folder."""
     path: Path
-    """Path of a plain text file, which is the document itself or its converted text."""
+    """Path of a plain text file: the document itself, or its text after the conversion."""
 
     def text(self) -> str:
         """Return the text. All its lines end with `\\n`."""
@@ -46,7 +46,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Unread:
-    """Document that cannot be used, with the reason."""
+    """Name of a document that cannot be used, with the reason."""
 
     name: str
     reason: str
@@ -124,13 +124,13 @@ _BORDERS = (
     re.compile(r"[.!?][\"'”’)]*\s+"),
     re.compile(r"\s+"),
 )
-"""Patterns of borders between parts. The best kind of border is first, and a part ends after a match."""
+"""Patterns of places where a part may end. The best kind of place is first. The part ends after the match."""
 
 
 def split_text(text: str, size: int) -> Iterator[str]:
     """Split a text into parts of at most `size` characters.
 
-    A part ends at the best border in its second half, so that each part except the last has at least half this size.
+    A part ends at the best place in its second half, so each part except the last has at least `size` / 2 characters.
     """
     if size < 2:
         raise ValueError(f"size must be at least 2, not {size}")

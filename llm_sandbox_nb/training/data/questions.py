@@ -1,4 +1,4 @@
-"""Reader of questions on documents, from a file with one JSON object per line, and search for an answer in a text."""
+"""Questions on documents, in a file with one JSON object per line, and a test that a text contains an answer."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ _KEYS = ("id", "documents", "document", "question", "answer", "type", "options",
 class Question:
     """Question on documents, with its answers.
 
-    The answer to a `free_form` question is rewarded by equality or ROUGE-L, to a `single_choice` by its letter, and to
-    a `multiple_choice` or an `extraction` by the F1 of its items.
+    `type` decides how answers are rewarded: by equality or ROUGE-L for `free_form`, by the letter for `single_choice`,
+    and by the F1 of the items for `multiple_choice` and `extraction`.
     """
 
     id: str
     documents: tuple[str, ...]
-    """Names of the question's documents, which are paths in the folder of documents."""
+    """Names of the question's documents: paths relative to the folder of documents."""
     question: str
     answers: tuple[str, ...]
     """Right answers. For a choice, these are the texts of the right options."""
     type: str
     options: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
-    """Quotes from the documents that contain the answer. Without quotes, an extraction uses its answers as quotes."""
+    """Quotes from the documents that contain the answer. For an extraction without quotes, the answers are the quotes.
+    """
     domain: str = ""
 
 
@@ -120,7 +121,7 @@ def _kind(options: Sequence[str], answers: Sequence[str]) -> str:
 
 
 def _texts(value: Any, name: str) -> tuple[str, ...]:
-    """Return the texts of a value, which may be missing, a text or a list of texts."""
+    """Return the texts in a value. The value may be None, a text or a number, or a list of these."""
     values = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(item, str | int | float) and not isinstance(item, bool) for item in values):
         raise DataError(f"The {name} has to be a text or a list of texts, not {value!r}.")
@@ -128,7 +129,7 @@ def _texts(value: Any, name: str) -> tuple[str, ...]:
 
 
 def _option(answer: str, options: Sequence[str], where: str) -> str:
-    """Return the option that an answer names by text or by letter."""
+    """Return the option that an answer names by its text or by its letter."""
     if answer in options:
         return answer
     place = ascii_uppercase.find(answer.upper()) if len(answer) == 1 else -1

@@ -380,7 +380,7 @@ def test_a_line_that_is_not_a_result_is_named(
     path.write_text(json.dumps({name: value for name, value in line.items() if value is not ...}) + "\n")
     assert main(["benchmark", "report", str(tmp_path)]) == 2
     told = capsys.readouterr().err
-    assert f"holds a line that is not a result ({said}): mend or remove it." in told
+    assert f"holds a line that is not a result ({said}): correct or remove it." in told
 
 
 @pytest.mark.parametrize(

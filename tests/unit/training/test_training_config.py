@@ -42,7 +42,7 @@ def test_every_key_is_documented() -> None:
     assert (
         "rollouts.per_row",
         "8",
-        "rollouts of each row; the mean reward of the others is the baseline of each rollout",
+        "number of rollouts of a row; the baseline of a rollout is the mean reward of the row's other rollouts",
     ) in keys
 
 
@@ -145,7 +145,7 @@ DATA = {"model": {"path": "some/model"}, "rollouts": {"rows_per_step": 1}}
         (
             '{"id": "a", "problem_statement": "Is it the long answer of all answers?",'
             ' "ground_truth": "the long answer of all answers"}',
-            "The answer of row a is in its prompt",
+            "The prompts of all rows contain the answer, as in row a",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Scorer of the demo, which compares texts and ignores case. The scorer of a task is such a function."""
+"""Scorer of the task `demo`. It compares texts and ignores case. The scorer of each task is a function like this."""
 
 
 def score(answer: str, gold: str, **row: object) -> float:
