@@ -22,11 +22,11 @@ from importlib.util import MAGIC_NUMBER, find_spec
 from types import CodeType
 
 SOURCE_TIMEOUT = 45
-"""Seconds in which the executor's modules must arrive; otherwise the program ends. If the owner of a container dies
-before it has sent the modules, the container's stdin stays open, and the program would wait for ever."""
+"""Seconds in which the executor's modules must arrive; otherwise `_LOADER` ends. If the owner of a container dies before
+it has sent them, the container's stdin stays open. Without this limit, `_LOADER` would then wait for ever."""
 FOLDER_VARIABLE = "LLM_SANDBOX_FOLDER"
 """Environment variable with the path of a folder. The executor removes this folder when it ends. If stdin is closed
-before all modules have arrived, the program removes the folder."""
+before all modules have arrived, `_LOADER` removes the folder."""
 PROGRAM_MARK = FOLDER_VARIABLE
 """Word in the command line of every executor. A process whose command line has this word is an executor."""
 _LOADER = (
@@ -77,9 +77,9 @@ main()
 
 
 def bootstrap_argv(python: str = "python3", *, steps: Sequence[str] = ()) -> list[str]:
-    """Return the command that starts the executor. Its stdin must begin with `executor_source()`; frames follow.
+    """Return the command that starts the executor. It first reads `executor_source()` from stdin, and then requests.
 
-    `steps` are Python programs that run before the executor reads its first frame. They can import the executor's
+    `steps` are Python programs that run before the executor reads requests. They can import the executor's
     modules.
     """
     return [python, "-I", "-S", "-u", "-c", "\n".join([_LOADER, *steps, _SERVE])]
@@ -117,6 +117,6 @@ def _compiled(name: str) -> CodeType:
 
 
 def _with_file_name(code: CodeType, name: str) -> CodeType:
-    """Return the code with the file name `name`, because the file's path would show this machine's folders inside."""
+    """Return the code with the file name `name`. The real path would show this machine's folders in the sandbox."""
     inner = (_with_file_name(part, name) if isinstance(part, CodeType) else part for part in code.co_consts)
     return code.replace(co_filename=name, co_consts=tuple(inner))

@@ -69,7 +69,7 @@ def capability_names(mask: int) -> tuple[str, ...]:
 def keep_only(names: Iterable[str]) -> str:
     """Return a Python program that permanently drops all capabilities except `names`.
 
-    The kernel's numbers of these capabilities must be below 32.
+    The kernel's numbers of these capabilities must be below 32, because the program sets only the lower half of masks.
     """
     mask = sum(1 << _CAPABILITIES.index(name.removeprefix("CAP_")) for name in names)
     return f"{_KEEP_ONLY}\nkeep_only({mask})\n"

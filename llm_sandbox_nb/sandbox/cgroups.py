@@ -44,7 +44,8 @@ def find_hierarchies(proc: Path) -> Iterator[tuple[int, frozenset[str], str, Pat
 def groups_of(proc: Path, process: str = "self") -> Iterator[tuple[int, frozenset[str], Path, Path]]:
     """Yield version, controllers, folder and mount point of each control group of a process.
 
-    A hierarchy that is mounted several times is yielded several times. For version 2, the set of controllers is empty.
+    If a hierarchy is mounted several times, each of its mount points is yielded. For version 2, the set of controllers
+    is empty.
     """
     hierarchies = list(find_hierarchies(proc))
     for line in read_if_there(proc / process / "cgroup").splitlines():
@@ -91,7 +92,7 @@ def memory_peak(group: Path, version: int) -> int | None:
 
 
 def memory_peak_of_container(pid: int, container: str) -> int | None:
-    """Return the `memory_peak` of a container. None if the kernel reports no peak, or the container is elsewhere.
+    """Return the `memory_peak` of a container. None if it is unknown, e.g. if the container is not on this machine.
 
     `pid` is the id of the container's first process on the engine's machine, and `container` is the container's id. If
     the engine is on another machine, `pid` may belong to an unrelated process here. So this function checks that the

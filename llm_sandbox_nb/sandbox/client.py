@@ -132,7 +132,7 @@ class ChannelSandbox(CheckpointingSandbox):
         channel.on_lost = self._was_lost
 
     async def start(self, *, adopt: bool = False, timeout: float = 30.0) -> None:
-        """Send the greeting, whose receiver makes the directories, and wait for the answer.
+        """Send the greeting, and wait for the answer. Before it answers, the executor makes the directories.
 
         Args:
             adopt: True if another process may have been connected to the executor before.

@@ -29,7 +29,7 @@ class Isolation:
     checkpoints: str
     """Sentences about the files that checkpoints cover."""
     automatic: bool = True
-    """True if the option `isolation="auto"` may choose this isolation. It tries the rows of `ISOLATIONS` in order."""
+    """True if the isolation `auto` may choose this isolation. `auto` tries the rows of `ISOLATIONS` in their order."""
     isolates: bool = True
     """True if commands cannot change other files and processes of this machine."""
     takes_images: bool = False

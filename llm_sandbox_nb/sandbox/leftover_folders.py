@@ -67,7 +67,7 @@ def make_owned_folder(prefix: str, lock: str) -> tuple[Path, int]:
 
 
 class TemporaryFolder:
-    """A temporary folder that `close` removes. After a kill of this process, `remove_temporary_folders` removes it."""
+    """A temporary folder that `close` removes. After a kill, `remove_temporary_folders` removes it."""
 
     def __init__(self) -> None:
         self.path, self._lock = make_owned_folder(TEMPORARY_PREFIX, LOCK_NAME)

@@ -55,7 +55,7 @@ class Implementation(Protocol):
 
 
 class OwnSandbox(Protocol):
-    """A sandbox of this package on this machine's engine. Its owner, the process that opened it, may have ended."""
+    """A sandbox of this package on the current engine. Its owner, the process that opened it, may have ended."""
 
     @property
     def id(self) -> str:

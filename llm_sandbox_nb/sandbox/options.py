@@ -24,7 +24,7 @@ GIT_EMAIL = "sandbox@localhost"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Value of PATH with the usual system folders, which only root can write."""
 ROOT_ENVIRONMENT = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "PATH": SYSTEM_PATH}
-"""Environment variables for commands as root inside that do not come from the model."""
+"""Environment variables of commands that run as root inside, and do not come from the model."""
 _MAX_TEXT_LENGTH = 4096
 _MAX_LIST_LENGTH = 1000
 _MAX_PEM_LENGTH = 4 * 1024 * 1024
@@ -50,8 +50,8 @@ class SandboxOptions:
     env: Mapping[str, str] = field(default_factory=dict)
     """Further environment variables for all programs inside."""
     ca_bundle_pem: str | None = None
-    """Text of the certificates, in place of `ca_bundle`. A client on another machine sends the text, because a path of
-    its file is of no use here."""
+    """Text of the certificates, in place of `ca_bundle`. A client on another machine sends the text, because a path
+    there is of no use here."""
     allow: tuple[str, ...] = ()
     """Hosts that programs inside can reach. Needs the network `allow`. `network.policy.HostRule` has the format."""
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class SandboxOptions:
         if isolation and self.image is not None and not isolation.takes_images:
             takers = " or ".join(repr(row.name) for row in ISOLATIONS.values() if row.takes_images)
             raise ValueError(
-                f"An image ({self.image!r}) only goes with {takers}; leave it out for {isolation.name!r}."
+                f"An image ({self.image!r}) needs isolation {takers}; leave it out for {isolation.name!r}."
             )
         if isolation and self.network is not None and self.network not in isolation.networks:
             possible = " or ".join(f"network={name!r}" for name in isolation.networks)
@@ -151,7 +151,7 @@ class SandboxOptions:
         """Make options from the result of `to_json`, or from a client's request. Ignore unknown fields.
 
         Args:
-            data: values of the fields by name. `limits` need not have all names.
+            data: values of the fields by name. `limits` may lack some names.
             default_limits: values for names that `limits` lacks; the package's defaults if None.
 
         Raises:

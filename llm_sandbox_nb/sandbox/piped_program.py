@@ -43,12 +43,12 @@ class PipedProgram:
         self._unsent_bytes = 0
         self.output_bytes = 0
         """Bytes that have arrived, both streams together. Once a stream has more than half of `MAX_OUTPUT_BYTES`, its
-        further output arrives only when the program ends. So the caller must start the program again before."""
+        further output arrives only when the program ends. So the caller must start the program again before that."""
 
     async def run(self) -> int | None:
         """Run the program to its end. Return the exit code, or None if the program was ended from outside.
 
-        A cancellation ends the program and all processes that it started.
+        If the task that awaits this call is cancelled, the program and all processes that it started end.
 
         Raises:
             SandboxLostError: if the sandbox is lost.

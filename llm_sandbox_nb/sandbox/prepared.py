@@ -254,7 +254,7 @@ def _is_memory_low() -> bool:
 
 
 def _surroundings(options: SandboxOptions) -> object:
-    """Return everything apart from the options that affects a start: the CA bundle's version, and variables."""
+    """Return all facts that affect a start, except the options: the version of the CA bundle, and `_VARIABLES`."""
     bundle = None
     if options.ca_bundle is not None:
         with contextlib.suppress(OSError):

@@ -6,8 +6,8 @@ terminals. The filter also denies sockets of families other than Unix, IP and ne
 hypervisor from any network namespace. All other calls are allowed.
 
 A filter is a program in BPF, the kernel's bytecode for filters. bubblewrap reads it from a file descriptor. In a
-container, the first process installs it before it serves requests. Docker's own filter is not enough, because engines
-differ in the calls that they allow, in the names that they know, and in the format of a filter.
+container, the first process installs it before it serves requests. The filter of a Docker engine is not enough,
+because engines differ in the calls that they allow, in the names that they know, and in the format of a filter.
 """
 
 from __future__ import annotations
@@ -174,9 +174,9 @@ def _checks(column: int) -> list[tuple[int, _Program]]:
 
 
 def filter_program(machine: str | None = None) -> bytes | None:
-    """Return the compiled filter for an architecture, e.g. `x86_64`. If `machine` is None, use this machine's.
+    """Return the compiled filter for the architecture `machine`, e.g. `x86_64`; for this machine's if None.
 
-    Return None if this module has no system-call numbers for the architecture.
+    The result is None if this module has no system-call numbers for the architecture.
     """
     architecture = _ARCHITECTURES.get((machine or platform.machine()).lower())
     if architecture is None:

@@ -28,7 +28,7 @@ _MAX_SIZE = 4096
 
 
 class Terminal:
-    """A shell on a new terminal in a running sandbox. Call `run` only once, and the other methods while it runs."""
+    """A shell on a new terminal in a running sandbox. Call `run` once, and other methods while `run` runs."""
 
     def __init__(
         self, sandbox: ChannelSandbox, show: Callable[[bytes], None], *, rows: int = 24, columns: int = 80

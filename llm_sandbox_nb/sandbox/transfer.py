@@ -296,7 +296,7 @@ class Spool:
         self._file.write(payload)
 
     def content(self) -> BinaryIO:
-        """Return the file after a seek to its beginning."""
+        """Return the file, positioned at its beginning."""
         self._file.seek(0)
         return cast(BinaryIO, self._file)
 
@@ -566,7 +566,7 @@ def _components(path: bytes) -> list[bytes]:
         raise _RefusedError("it lies too deep")
     for name in names:
         if name in (b"", b".", b"..") or b"\0" in name or len(name) > _MAX_NAME_BYTES:
-            raise _RefusedError("its name leads elsewhere")
+            raise _RefusedError("its path has an invalid name")
     return names
 
 

@@ -46,7 +46,7 @@ _APT_SETTINGS = "/etc/apt/apt.conf.d/90llm-sandbox-nb-site"
 REMOVAL_TIMEOUT = 20
 """Maximum seconds to wait for the end of a removal that another process has begun."""
 _has_quotas: dict[str, bool] = {}
-"""By engine's URL, True if the engine's storage supports a quota, i.e. a limit on the files of one container."""
+"""For each engine's URL: True if the engine's storage supports a quota, i.e. a limit on the files of one container."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ _MAX_BATCH_BYTES = 64 * 1024
 
 
 class _Archive:
-    """A tar archive of one file. It has a length, because the library `requests` sends data without one in chunks."""
+    """A tar archive of one file. It has `__len__`, because `requests` sends a body without a length in small chunks."""
 
     def __init__(self, name: str, size: int, content: Iterator[bytes]) -> None:
         member = tarfile.TarInfo(name)

@@ -39,7 +39,7 @@ _PRINT_FILES = (
 )
 _lock = threading.Lock()
 _read: dict[str, tuple[float, HostNetwork]] = {}
-"""By engine's URL, the result of the last short-lived container, and its time on the monotonic clock."""
+"""For each engine's URL: monotonic time and result of the last short-lived container."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,9 @@ class HostNetwork:
 
 
 def closing_order(network: str) -> dict[str, Any]:
-    """Return arguments for `executor.firewall.close_network` by name, all except the addresses that stay open.
+    """Return the dictionary that `executor.firewall.close_network` needs, but without the field `open`.
+
+    The dictionary is empty for the network `none`, which needs no such call.
 
     Raises:
         IsolationUnavailableError: if no engine answers.

@@ -35,7 +35,7 @@ _ICC = "com.docker.network.bridge.enable_icc"
 _known_ids: dict[tuple[str, str], str] = {}
 """Id of each network that this process has used, by the engine's URL and the network's name."""
 _podmans: dict[str, bool] = {}
-"""By engine's URL, True if the engine is Podman."""
+"""For each engine's URL: True if the engine is Podman."""
 _SANDBOX_LABEL = f"{PREFIX}.own-network"
 """Label of a network for one sandbox. Its value is the sandbox's id."""
 _CREATED_LABEL = f"{PREFIX}.created"
@@ -100,7 +100,7 @@ def find_network() -> str:
 def network_changed(error: Exception) -> NetworkChangedError | None:
     """Return an exception to raise if an engine's `error` means that the shared network has changed. Otherwise None.
 
-    In this case also forget the network's id, so that the next attempt looks for the network again.
+    If the network has changed, also forget its id, so that the next attempt looks for the network again.
     """
     text = one_line(error)
     if "network" not in text or ("not found" not in text and "is ambiguous" not in text):
@@ -114,8 +114,8 @@ def network_changed(error: Exception) -> NetworkChangedError | None:
 def ensure_network(client: DockerClient, name: str) -> str:
     """Return the id of the network `name`. Make the network if there is none.
 
-    If several processes do so at the same time, engines make several networks with this name, and then refuse the name.
-    So each process uses the id of the oldest network, and removes the other networks unless sandboxes use them.
+    If several processes make it at the same time, engines make several networks with this name, and then refuse the
+    name. So each process uses the id of the oldest network, and removes the other networks unless sandboxes use them.
 
     Raises:
         IsolationUnavailableError: if the network cannot be made, or an existing network does not separate sandboxes.

@@ -47,7 +47,7 @@ DEFAULT_LEASE = 45.0
 from its owner for the length of its lease, it ends."""
 
 _first_seen: dict[str, float] = {}
-"""By container's id, the time when this process first saw the container running with a dead owner."""
+"""For each container's id: the time when this process first saw the container running with a dead owner."""
 _first_seen_lock = threading.Lock()
 _background: set[asyncio.Task[None]] = set()
 """Running tasks. An event loop keeps only weak references, so these references prevent a task from vanishing."""

@@ -1,7 +1,7 @@
 """Isolation `docker`: functions that start, adopt and end sandboxes in containers.
 
-The executor is the container's first process. This process attaches to the executor's stdin and stdout before the
-container starts. No file of this machine is mounted, so the engine may be on another machine.
+The executor is the container's first process. Before the container starts, the process that opens the sandbox attaches
+to the executor's stdin and stdout. No file of this machine is mounted, so the engine may be on another machine.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ async def _attached(
 ) -> ChannelSandbox:
     """Connect to the executor in a container, and return the sandbox. Do not send the greeting yet.
 
-    `hello` has parameters of the greeting. None if the sandbox is adopted, so that its executor runs already.
+    `hello` has parameters of the greeting. It is None for an adopted sandbox, whose executor runs already.
     """
     client = connect()
     reader, writer = await attach(find_endpoint(), client.api.api_version, container.id)
@@ -262,8 +262,8 @@ async def _attached(
 async def _start_and_greet(
     sandbox: ChannelSandbox, container: Container, settings: ContainerSettings
 ) -> None:
-    # The greeting is sent at the same time. This saves time, because the executor answers before the engine reports
-    # that the container has started.
+    # The greeting is sent while the engine starts the container. This saves time, because the executor answers before
+    # the engine reports that the container has started.
     greeting = asyncio.ensure_future(_greet(sandbox, settings.image))
     try:
         await in_thread(start_container, container.id, settings.image)

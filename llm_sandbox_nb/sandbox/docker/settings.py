@@ -101,7 +101,7 @@ def container_arguments(
 
     The container starts as root, with a few more capabilities than root has in the profile `standard`. The programs of
     `first_steps` drop these further capabilities, and in the profile `strict` all capabilities. Afterwards no program
-    inside can get them back. Only a program that the engine starts in the container can have them.
+    inside can get them back. Only programs that the engine starts in the container later can have these capabilities.
 
     `argv` is the command of the container's first process. `quota` is True if the engine's storage can limit the files
     of a container.
@@ -159,7 +159,7 @@ def _host_config(
     from llm_sandbox_nb.sandbox.docker.api import LogConfig, Ulimit
 
     limits = settings.limits
-    # Only the programs of `first_steps` need these capabilities. They drop them at their end.
+    # Only the programs of `first_steps` need these capabilities. The last of these programs drop them again.
     preparing = (
         "CAP_SYS_NICE",
         *TO_BECOME,

@@ -174,7 +174,7 @@ class CheckpointStore(Protocol):
         """Return the pair that `learn_image` has stored for a path. None if no pair was stored."""
 
     def image_names(self, folder: str) -> list[str]:
-        """Return the paths directly in `folder` at which the image has an entry, as far as stored, in any order."""
+        """Return the paths directly in `folder` for which an entry of the image is stored, in any order."""
 
     def learn_image(self, entries: Mapping[str, tuple[Entry | None, bool]], content: ContentWriter) -> None:
         """Store entries of the image and their content.

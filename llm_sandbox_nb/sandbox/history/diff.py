@@ -50,7 +50,7 @@ def compare(store: CheckpointStore, before: Manifest, after: Manifest) -> Change
 
 
 def differing_paths(before: Manifest, after: Manifest, changed: Collection[str] | None = None) -> list[str]:
-    """Return the paths whose difference matters to a person. The changed time of a folder, for example, does not.
+    """Return the paths whose difference matters to a person. A changed time of a folder does not.
 
     Args:
         changed: the paths in the result of `delta(before, after)`, if the caller knows them.

@@ -40,10 +40,11 @@ class ImageFiles:
         """Return `manifest` in a form that can be compared with `other` path by path.
 
         In a manifest, a folder that is as in the image is a single entry, without its content. If `other` lists the
-        content of this folder, because a part of it has changed there, the result lists the folder's content too. Then
-        the entries at a path are equal if both are as in the image (`Entry.base`), and differ if only one of them is.
+        content of this folder, because a part of it has changed there, the result lists the folder's content too. If
+        both entries at a path then have `Entry.base`, they are equal. If only one of them has it, they differ.
 
-        With `content`, the result also has the content of entries that are as in the image here but not in `other`.
+        With `content`, the result also has the content of each entry that is as in the image in `manifest` but not in
+        `other`.
 
         Raises:
             SandboxError: if the image cannot be read.
@@ -61,7 +62,7 @@ class ImageFiles:
         return found
 
     async def learn_engine_files(self, found: Manifest) -> None:
-        """Store the files that the engine wrote for this sandbox, as long as no command has changed them.
+        """Store those files that the engine wrote for this sandbox and that no command has changed.
 
         `found` is the manifest of the sandbox.
         """
@@ -82,7 +83,7 @@ class ImageFiles:
         return found
 
     async def _open_folder(self, folder: str, found: dict[str, Entry], other: Manifest) -> None:
-        """Add the image's entries in a folder to `found`. Copy those that are as in the image in `other` from there."""
+        """Add the image's entries in a folder to `found`. Copy an entry from `other` if it is as in the image there."""
         if folder not in found or found[folder].type != FOLDER:
             return
         names = await self._names(folder)

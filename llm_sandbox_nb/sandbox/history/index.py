@@ -163,7 +163,7 @@ class Index:
         return (kept_entry(row[0]) if row[0] is not None else None, bool(row[1])) if row else None
 
     def image_names(self, folder: str) -> list[str]:
-        """Return the stored paths directly in a folder at which the image has an entry."""
+        """Return the paths directly in `folder` for which an entry of the image is stored."""
         start = os.fsencode(folder).rstrip(b"/") + b"/"
         rows = self.sql.execute(
             "SELECT path FROM image WHERE path > ? AND path < ? AND instr(substr(path, ?), X'2F') = 0"

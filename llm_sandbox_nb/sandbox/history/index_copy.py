@@ -272,7 +272,7 @@ class _Copy:
         """Copy a table in one statement.
 
         In a hostile file, pages of the table may refer to each other in a circle, so that reading never ends. A sum
-        over `length` takes steps for each row, so the limit on steps ends it. A mere count of rows would be one step.
+        over `length` takes steps for each row, so the limit on steps ends it. A mere count of rows counts as one step.
 
         Args:
             table: name of the table.

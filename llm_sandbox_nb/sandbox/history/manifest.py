@@ -142,7 +142,7 @@ def own_files(manifest: Manifest, others: Iterable[tuple[Manifest, Manifest]]) -
     Args:
         manifest: manifest after all changes.
         others: pairs of manifests before and after changes by other people or programs, the oldest pair first. If a
-            path has changed again since then, its entry stays as in `manifest`.
+            path has changed again after its pair, its entry stays as in `manifest`.
     """
     own = dict(manifest)
     for before, after in reversed(list(others)):

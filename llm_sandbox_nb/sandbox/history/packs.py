@@ -92,7 +92,7 @@ class PackFolder:
         return descriptor
 
     def create(self, name: str) -> BinaryIO:
-        """Create the file of a new pack. Until `finish`, `.partial` is at the end of its name."""
+        """Create the file of a new pack. Until `finish` is called, its name ends in `.partial`."""
         self._check(name)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOT_INHERITED
         return os.fdopen(os.open(name + PARTIAL, flags, 0o666, dir_fd=self._descriptor), "wb")
@@ -160,8 +160,8 @@ class PackFolder:
 class SharedPieces:
     """Pieces of content in memory, for forks of one history that are restored at the same time.
 
-    Thus each piece is read and checked only once. Each fork uses this object as a context during its restore. If fewer
-    than two forks do so, no piece is kept.
+    Thus each piece is read and checked only once. Each fork uses this object as a context during its restore. While
+    fewer than two forks use it, no piece is kept.
     """
 
     def __init__(self) -> None:

@@ -113,8 +113,8 @@ class _Restore:
         )
         if not await asyncio.to_thread(share_a_top, self._history.entries, self._target):
             raise HistoryError(
-                f"The checkpoint {self._id} is from another isolation, which keeps other folders; open a sandbox with "
-                "the isolation of that run."
+                f"The checkpoint {self._id} is from another isolation, whose checkpoints cover other folders; open a "
+                "sandbox with that isolation."
             )
         plan = await self._plan(self._history.entries)
         files = plan.paths
@@ -196,7 +196,7 @@ class _Restore:
 
 
 def share_a_top(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> bool:
-    """Return True if the two manifests have a top folder in common: a path without an entry for a folder above it."""
+    """Return True if the manifests have a top folder in common. No folder above a top folder has an entry."""
     return any(
         path in current and not any(up in manifest for manifest in (current, target) for up in parents(path))
         for path in target
@@ -307,8 +307,8 @@ def _plan_deletes(plan: Plan, current: Mapping[str, Entry], target: Mapping[str,
 def _changed_groups(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> dict[str, str]:
     """Return the files with several names (hard links) in `target` that must be made again, with all their names.
 
-    These are the files with a difference at one of their paths. For each, the result has its first path in `target`, by
-    the value of `Entry.group`.
+    These are the files with a difference at one of their paths. The result has the first path in `target` of each such
+    file, by the value of `Entry.group`.
     """
     members: dict[str, list[str]] = defaultdict(list)
     for path, entry in target.items():

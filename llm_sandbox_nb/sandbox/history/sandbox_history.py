@@ -211,8 +211,8 @@ class SandboxHistory:
             connection: connection to the executor.
             pinned: ids of checkpoints that must not be dropped.
             spare: bytes that must stay free on this machine's disk.
-            walk: True if the executor examines all files. If False, it examines only files whose change the kernel may
-                have reported.
+            walk: True if the executor examines all files. If False, it examines only files that may have changed
+                according to the kernel's reports.
 
         Raises:
             HistoryNotWrittenError: if this machine's disk has no more than `spare` free bytes.
