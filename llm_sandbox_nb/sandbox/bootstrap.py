@@ -22,8 +22,8 @@ from importlib.util import MAGIC_NUMBER, find_spec
 from types import CodeType
 
 SOURCE_TIMEOUT = 45
-"""Seconds in which the executor's modules must arrive; otherwise `_LOADER` ends. If the owner of a container dies before
-it has sent them, the container's stdin stays open. Without this limit, `_LOADER` would then wait for ever."""
+"""Seconds in which the executor's modules must arrive; otherwise `_LOADER` ends. If the owner of a container dies
+before it has sent them, the container's stdin stays open. Without this limit, `_LOADER` would then wait for ever."""
 FOLDER_VARIABLE = "LLM_SANDBOX_FOLDER"
 """Environment variable with the path of a folder. The executor removes this folder when it ends. If stdin is closed
 before all modules have arrived, `_LOADER` removes the folder."""

@@ -188,7 +188,7 @@ class FileChange:
     after: bytes | None = None
     """Later content of a text file that is small enough for a diff; None in all other cases."""
     detail: str = ""
-    """Further differences, such as mode, owner and link target. Always empty unless checkpoints were compared."""
+    """Further differences, such as mode, owner and link target. Empty after a call of `changes` without arguments."""
     size_before: int | None = None
     """Earlier size in bytes. None if the size is unknown."""
 

@@ -141,7 +141,9 @@ def test_names_that_lead_elsewhere(tmp_path_factory, before, bad, after):
     for number, entry in enumerate((file(path), record(DIRECTORY, path))):
         target = base / str(number) / "target"
         (told,) = receive(target, entry, file(b"after"))
-        assert told.endswith((" was left out: its path has an invalid name.", " was left out: it lies too deep."))
+        assert told.endswith(
+            (" was left out: its path has an invalid name.", " was left out: it lies too deep.")
+        )
         assert everything(target.parent) == {b"target": None, b"target/after": b"content"}
 
 
