@@ -282,7 +282,7 @@ class ChannelSandbox(CheckpointingSandbox):
         await self._write(path, len(body), lambda: body, exclusive)
 
     async def write_from(self, path: str, source: BinaryIO, size: int) -> None:
-        """Write the first `size` bytes of the open file `source` to `path`, like `write_file`.
+        """Write the content of the open file `source`, which has `size` bytes, to `path`, like `write_file`.
 
         This method never holds all bytes in memory.
         """
