@@ -364,8 +364,8 @@ class Checkpointing(ABC):
                 are dropped.
 
         Raises:
-            HistoryError: if another sandbox uses `folder`, if `folder` has files of another kind, or if `continue_from`
-                was given although the sandbox has checkpoints of its own.
+            HistoryError: if another sandbox uses `folder`, if `folder` is not a folder or its history is damaged, or if
+                `continue_from` was given although the sandbox has checkpoints of its own.
             HistoryNotWrittenError: if `folder` cannot be made or written.
         """
 

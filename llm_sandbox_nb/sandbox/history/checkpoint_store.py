@@ -66,7 +66,7 @@ class CheckpointStore(Protocol):
         """Open the store in `folder`. Make the folder and the store if they are missing and `readonly` is False.
 
         Raises:
-            HistoryError: if another process writes to the folder, or the folder has files that no store makes. With
+            HistoryError: if another process writes to the folder, or the folder is a link or has a damaged store. With
                 `readonly`, also if the folder has no store.
         """
 
