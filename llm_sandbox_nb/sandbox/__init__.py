@@ -1,1 +1,1 @@
-"""The sandbox: its contract, three isolations, the executor inside, and the image."""
+"""The sandbox: its contract, three isolations, the executor (the program inside each sandbox), and the image."""

@@ -1,12 +1,12 @@
 """The start of the executor. A small Python program in the sandbox reads the package `executor` from its stdin.
 
-The package is sent twice. First come the module sources as a JSON object, then the compiled modules. A Python of the
-same version uses the compiled modules, which saves a third of the start time. The modules are imported without writing
-to the sandbox's disk. They are compressed, because an engine needs more time to forward bytes than the sandbox needs
-to decompress them.
+This process sends the package twice: the sources of the modules as a JSON object, then the compiled modules. If the
+sandbox has the same version of Python as this process, the program uses the compiled modules. This saves a third of the
+start time. The program writes no module to the sandbox's disk. Sources and compiled modules are sent compressed,
+because an engine needs more time to forward bytes than the sandbox needs to decompress them.
 
-In the executor, `signal` is the C module `_signal`. Python's `signal` imports `enum`, which takes as long as the import
-of all modules of the executor.
+In the executor, `import signal` returns the C module `_signal`. Python's own `signal` imports `enum`, and the import of
+`enum` takes as long as the import of all modules of the executor.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from importlib.util import MAGIC_NUMBER, find_spec
 from types import CodeType
 
 SOURCE_TIMEOUT = 45
-"""Seconds in which the executor's modules must arrive. If the owner of a container dies before, the pipe stays open. So
-the program would wait for ever without this limit."""
+"""Seconds in which the executor's modules must arrive; otherwise `_LOADER` ends. If the owner of a container dies
+before it has sent them, the container's stdin stays open. Without this limit, `_LOADER` would then wait for ever."""
 FOLDER_VARIABLE = "LLM_SANDBOX_FOLDER"
-"""Environment variable with a folder that the executor removes at its end, even if its modules never arrive."""
+"""Environment variable with the path of a folder. The executor removes this folder when it ends. If stdin is closed
+before all modules have arrived, `_LOADER` removes the folder."""
 PROGRAM_MARK = FOLDER_VARIABLE
-"""Word in the command line of every executor, by which an executor is recognized."""
+"""Word in the command line of every executor. A process whose command line has this word is an executor."""
 _LOADER = (
     """
 import _signal, marshal, os, sys, zlib
@@ -76,16 +77,17 @@ main()
 
 
 def bootstrap_argv(python: str = "python3", *, steps: Sequence[str] = ()) -> list[str]:
-    """Return the command that starts the executor. The executor reads `executor_source()` from stdin, then frames.
+    """Return the command that starts the executor. It first reads `executor_source()` from stdin, and then requests.
 
-    `steps` are Python programs that run before the executor serves. They can import the executor's modules.
+    `steps` are Python programs that run before the executor reads requests. They can import the executor's
+    modules.
     """
     return [python, "-I", "-S", "-u", "-c", "\n".join([_LOADER, *steps, _SERVE])]
 
 
 @cache
 def executor_source() -> bytes:
-    """Return the first bytes for the executor's stdin: the sources of the modules, and the compiled modules."""
+    """Return the first bytes for the executor's stdin: the sources of all modules, then all compiled modules."""
     texts: dict[str, str] = {}
     codes: dict[str, bytes] = {}
     for file in sorted((resources.files(__package__) / "executor").iterdir(), key=lambda file: file.name):
@@ -104,7 +106,7 @@ def executor_source() -> bytes:
 def _compiled(name: str) -> CodeType:
     """Return the code of a module of the executor, from Python's own cache if possible.
 
-    To compile all modules takes 0.1 seconds.
+    Without the cache, the compilation of all modules would take 0.1 seconds.
     """
     spec = find_spec(f"{__package__}.{name}")
     assert spec is not None
@@ -115,6 +117,6 @@ def _compiled(name: str) -> CodeType:
 
 
 def _with_file_name(code: CodeType, name: str) -> CodeType:
-    """Replace the file's path in the code, because the path would show folders of this machine in the sandbox."""
+    """Return the code with the file name `name`. The real path would show this machine's folders in the sandbox."""
     inner = (_with_file_name(part, name) if isinstance(part, CodeType) else part for part in code.co_consts)
     return code.replace(co_filename=name, co_consts=tuple(inner))

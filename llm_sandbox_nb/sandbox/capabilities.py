@@ -1,4 +1,4 @@
-"""Linux capabilities, into which the rights of root are divided: their names, and programs that drop them."""
+"""Linux capabilities: their names, and programs that drop them. The kernel divides root's rights into capabilities."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT_INSIDE = (
     "CAP_SETGID",
     "CAP_SETUID",
 )
-"""Capabilities that root inside a sandbox has. They concern files, users and processes."""
+"""Capabilities that root has inside a sandbox: rights over files, users and processes."""
 _CAPABILITIES = (
     "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
     "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
@@ -39,8 +39,8 @@ def keep_only(mask):
     if rights:
         sys.exit('rights cannot be given up: ' + ' '.join(rights))
 """
-"""A Python program that keeps only some capabilities. prctl 24 drops a capability from the bounding set, and prctl 38
-forbids new privileges."""
+"""A Python program that defines `keep_only`, which drops all capabilities that the bit mask lacks. prctl 24 drops a
+capability from the bounding set, so that no program can get this capability again. prctl 38 sets no_new_privs."""
 _BECOME_USER = """
 import ctypes, os, sys
 def become(user):
@@ -58,7 +58,7 @@ def become(user):
         sys.exit('rights cannot be given up: ' + ' '.join(rights))
 """
 TO_BECOME = ("CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID")
-"""Capabilities that `become_user` needs."""
+"""Capabilities that the program of `become_user` needs."""
 
 
 def capability_names(mask: int) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ def capability_names(mask: int) -> tuple[str, ...]:
 def keep_only(names: Iterable[str]) -> str:
     """Return a Python program that permanently drops all capabilities except `names`.
 
-    The kernel's numbers of these capabilities must be below 32.
+    The kernel's numbers of these capabilities must be below 32, because the program sets only the lower half of masks.
     """
     mask = sum(1 << _CAPABILITIES.index(name.removeprefix("CAP_")) for name in names)
     return f"{_KEEP_ONLY}\nkeep_only({mask})\n"

@@ -11,7 +11,7 @@ PROC = Path("/proc")
 CONTROLLERS = ("memory", "pids", "cpu")
 """Controllers that limit a sandbox."""
 NO_LIMIT_BYTES = 2**60
-"""Smallest value that means no limit. Version 1 of control groups reports 2**63, rounded to pages, for no limit."""
+"""Smallest value that counts as no limit. Without a limit, version 1 of control groups reports almost 2**63 bytes."""
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _PEAK_FILES = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 """Name of the file with the memory peak, by version of the control groups."""
@@ -26,9 +26,10 @@ def read_if_there(path: Path) -> str:
 
 
 def find_hierarchies(proc: Path) -> Iterator[tuple[int, frozenset[str], str, Path]]:
-    """Yield version, controllers, topmost group and mount point of each hierarchy that is mounted.
+    """Yield version, controllers, topmost group and mount point of each mounted hierarchy of control groups.
 
-    The mount point shows the topmost group. For version 2, the set of controllers is empty. `proc` is the folder /proc.
+    The topmost group is the group whose files are at the mount point. For version 2, the set of controllers is empty.
+    `proc` is the folder /proc.
     """
     for line in read_if_there(proc / "self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
@@ -43,7 +44,8 @@ def find_hierarchies(proc: Path) -> Iterator[tuple[int, frozenset[str], str, Pat
 def groups_of(proc: Path, process: str = "self") -> Iterator[tuple[int, frozenset[str], Path, Path]]:
     """Yield version, controllers, folder and mount point of each control group of a process.
 
-    A hierarchy that is mounted several times is yielded several times. For version 2, the set of controllers is empty.
+    If a hierarchy is mounted several times, each of its mount points is yielded. For version 2, the set of controllers
+    is empty.
     """
     hierarchies = list(find_hierarchies(proc))
     for line in read_if_there(proc / process / "cgroup").splitlines():
@@ -58,7 +60,10 @@ def groups_of(proc: Path, process: str = "self") -> Iterator[tuple[int, frozense
 
 
 def own_groups(controller: str) -> list[tuple[Path, int]]:
-    """Return the control groups of this process for `controller`, each with its version, the innermost group first."""
+    """Return the folders of this process's control groups for `controller`, each with its version, innermost first.
+
+    The result includes all groups that contain the innermost group.
+    """
     found = []
     with contextlib.suppress(ValueError):
         for version, controllers, group, point in groups_of(PROC):
@@ -70,7 +75,7 @@ def own_groups(controller: str) -> list[tuple[Path, int]]:
 
 
 def memory_left() -> int | None:
-    """Return the bytes of memory that the control groups of this process still allow. None if they set no limit."""
+    """Return the bytes of memory that this process's control groups still allow. None if no group has a limit."""
     left = []
     for group, version in own_groups("memory"):
         limit = _number(group / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
@@ -87,10 +92,11 @@ def memory_peak(group: Path, version: int) -> int | None:
 
 
 def memory_peak_of_container(pid: int, container: str) -> int | None:
-    """Return the `memory_peak` of the container whose id is `container`, and whose first process is `pid`.
+    """Return the `memory_peak` of a container. None if it is unknown, e.g. if the container is not on this machine.
 
-    None if the kernel does not report it, or if the container is on another machine. The container's id must be in the
-    name of the process's control group, because `pid` may be the id of an unrelated process here.
+    `pid` is the id of the container's first process on the engine's machine, and `container` is the container's id. If
+    the engine is on another machine, `pid` may belong to an unrelated process here. So this function checks that the
+    name of the process's control group has the container's id.
     """
     for version, controllers, group, _ in groups_of(PROC, str(pid)):
         counts_memory = version == 2 or "memory" in controllers
@@ -102,7 +108,7 @@ def memory_peak_of_container(pid: int, container: str) -> int | None:
 
 
 def _given_back(group: Path) -> int:
-    """Return the bytes of page cache that the kernel frees when a process needs memory."""
+    """Return the bytes of cached files in a control group that the kernel frees when a process needs memory."""
     for line in read_if_there(group / "memory.stat").splitlines():
         name, _, value = line.partition(" ")
         if name in ("inactive_file", "total_inactive_file") and value.isdigit():

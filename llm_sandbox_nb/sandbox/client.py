@@ -1,4 +1,7 @@
-"""A sandbox whose methods send requests to an executor. Isolations differ only in how they start the executor."""
+"""Sandboxes whose methods send requests to the executor, which is the program inside the sandbox.
+
+Isolations differ only in how they start the executor.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ _P = ParamSpec("_P")
 def _repeatable(
     method: Callable[Concatenate[ChannelSandbox, _P], Awaitable[_T]],
 ) -> Callable[Concatenate[ChannelSandbox, _P], Coroutine[Any, Any, _T]]:
-    """Decorate a method, so that it runs a second time if the connection breaks and can be restored."""
+    """Decorate a method. If the connection breaks, the decorated method reconnects and calls the method once again."""
 
     @functools.wraps(method)
     async def repeated(self: ChannelSandbox, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -79,14 +82,16 @@ def _repeatable(
 class ChannelSandbox(CheckpointingSandbox):
     """A sandbox whose executor answers on `channel`.
 
+    `start` must be called first. It sends the greeting, a message that names the executor's folders and limits.
+
     Args:
-        channel: the connection to the executor. `start` sends the greeting through the channel.
+        channel: the connection to the executor.
         id: an id that is unique among sandboxes.
         directories: folders that `start` makes inside.
         protection: the protection in force.
-        kill: function that ends the sandbox from outside and removes it. It is called once, at `close` or when the
-            sandbox is lost.
-        spill: folder inside the sandbox, for the full output of commands whose output exceeds the limit.
+        kill: function that ends the sandbox from outside and removes it. It is called once, when `close` is called or
+            the sandbox is lost.
+        spill: folder inside the sandbox for files with the full output of commands whose output exceeds the limit.
         hello: further parameters of the greeting, e.g. `history`, the only folder that checkpoints cover.
     """
 
@@ -112,10 +117,10 @@ class ChannelSandbox(CheckpointingSandbox):
         self.release_pack: Callable[[], None] | None = None
         """See `ExecutorConnection.release_pack`."""
         self.take_listener: Callable[[], Awaitable[socket.socket]] | None = None
-        """Function that moves the door's listening socket into this process. This is faster than forwarding all data
-        through the executor. None if the isolation cannot move the socket."""
+        """Function that moves the listening socket of the door (see `executor/door.py`) into this process. Then the
+        executor need not forward all data, which is faster. None if the isolation cannot move the socket."""
         self.start_clone: Callable[[], Awaitable[CheckpointingSandbox]] | None = None
-        """Function that starts another sandbox with the same options. `start_sandbox` sets the function."""
+        """Function that starts another sandbox with the same options. `open.start_sandbox` sets this attribute."""
         isolation = ISOLATIONS[protection.isolation]
         self.history = SandboxHistory(isolation.checkpoints, directories.root if isolation.own_root else "/")
         self._kill = kill
@@ -127,10 +132,10 @@ class ChannelSandbox(CheckpointingSandbox):
         channel.on_lost = self._was_lost
 
     async def start(self, *, adopt: bool = False, timeout: float = 30.0) -> None:
-        """Greet the executor and make the directories, in one round trip.
+        """Send the greeting, and wait for the answer. Before it answers, the executor makes the directories.
 
         Args:
-            adopt: True if the executor may have had another owner.
+            adopt: True if another process may have been connected to the executor before.
             timeout: seconds in which the executor must answer.
 
         Raises:
@@ -228,7 +233,10 @@ class ChannelSandbox(CheckpointingSandbox):
     async def command(
         self, params: Mapping[str, Any], body: bytes, output: CommandOutput, timeout: float | None
     ) -> CommandResult:
-        """Send the request of `run` or `exec`. If the connection breaks, the output so far is the result."""
+        """Send a request of `run` or `exec`, and return its result.
+
+        If the connection breaks and can be restored, the result has only the output so far.
+        """
         await self.channel.ensure_connected()
         try:
             answer = await self.channel.call(params, body=body, sink=output.take, timeout=timeout)
@@ -239,7 +247,10 @@ class ChannelSandbox(CheckpointingSandbox):
         return self._parse(lambda: command_result(answer, output))
 
     def _parse(self, parse: Callable[[], _T]) -> _T:
-        """Call `parse`. If the answer is invalid, end the sandbox, because no other answer can be trusted either."""
+        """Call `parse`, which converts an answer. End the sandbox if the answer is invalid.
+
+        After an invalid answer, no other answer can be trusted either.
+        """
         try:
             return parse()
         except ProtocolError as error:
@@ -263,14 +274,18 @@ class ChannelSandbox(CheckpointingSandbox):
     async def write_file(self, path: str, data: bytes, *, exclusive: bool = False) -> None:
         """See `Sandbox.write_file`. Readers never see a file whose content is only partly written.
 
-        The content is written into a new file, which gets the mode and owner of the old file and replaces it. If that
-        is impossible (hard links, a folder without write permission, a mounted file), the old file is overwritten.
+        The content is written into a new file, which gets the mode and owner of the old file. Then the new file
+        replaces the old file. If a replacement is impossible (hard links, a folder without write permission, a mounted
+        file), the old file itself is overwritten, and readers may see a part of the content.
         """
         body = bytes(memoryview(data))
         await self._write(path, len(body), lambda: body, exclusive)
 
     async def write_from(self, path: str, source: BinaryIO, size: int) -> None:
-        """Write the first `size` bytes of an open file, like `write_file`, but without holding all bytes in memory."""
+        """Write the content of the open file `source`, which has `size` bytes, to `path`, like `write_file`.
+
+        This method never holds all bytes in memory.
+        """
         await self._write(path, size, lambda: file_pieces(source), False)
 
     async def _write(self, path: str, size: int, body: Callable[[], Body], exclusive: bool) -> None:
@@ -346,16 +361,16 @@ class ChannelSandbox(CheckpointingSandbox):
             {"op": "changes", "timeout": CHANGES_TIMEOUT}, sink=listing.take, timeout=CHANGES_TIMEOUT
         )
         raise_error(answer, self.directories.root)
-        # A program in the sandbox may kill the process that lists the changes in the middle of a line.
+        # A program in the sandbox may kill the process that lists the changes. So the last line may be incomplete.
         rows = listing.bytes().rpartition(b"\n")[0].splitlines()
         return self._parse(lambda: changes_of(rows, answer))
 
     async def renew(self) -> dict[str, str]:
-        """Remove state that no checkpoint covers, and describe all state apart from the files.
+        """Remove state that no checkpoint covers, e.g. background output. Describe all state apart from the files.
 
         Returns:
-            A text for each kind of state. If two calls for the same sandbox return equal texts, the state is equal; see
-            `FreshState`.
+            A text for each kind of state, by name. If two calls for the same sandbox return equal texts, the sandbox
+            has the same state; `FreshState` compares the texts.
         """
         answer = await self.channel.call({"op": "renew", "timeout": FILE_TIMEOUT}, timeout=FILE_TIMEOUT)
         raise_error(answer, "")
@@ -406,7 +421,7 @@ class ChannelSandbox(CheckpointingSandbox):
         return self._ending
 
     async def close(self) -> None:
-        """See `Sandbox.close`. If the caller is cancelled, the sandbox still ends."""
+        """See `Sandbox.close`. If the calling task is cancelled, the sandbox still ends."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
@@ -420,15 +435,15 @@ class ChannelSandbox(CheckpointingSandbox):
 
 
 class AdministeredSandbox(ChannelSandbox):
-    """A sandbox in which the model is an ordinary user, while the owner can execute commands as any user.
+    """A sandbox in which the model is an ordinary user, but `exec` can run commands as any user.
 
-    The first `exec` as another user starts a second executor in the sandbox, which runs as root inside. No process
-    inside can reach this executor.
+    The first `exec` as a user other than the model's starts a second executor in the sandbox. This executor, called the
+    administrator, runs as root inside. No other process in the sandbox can reach it.
 
     Args:
-        own_names: name and number of the model's user.
-        administrator: function that starts the second executor. It returns the channel to this executor, and a function
-            that ends this executor.
+        own_names: values of `user` in `exec` that mean the model's user: its name or its number.
+        administrator: function that starts the administrator. It returns the channel to the administrator, and a
+            function that ends the administrator.
     """
 
     def __init__(
@@ -447,7 +462,7 @@ class AdministeredSandbox(ChannelSandbox):
     async def command(
         self, params: Mapping[str, Any], body: bytes, output: CommandOutput, timeout: float | None
     ) -> CommandResult:
-        """See `ChannelSandbox.command`. Commands for another user than the model's run in the second executor."""
+        """See `ChannelSandbox.command`. The administrator runs commands for users other than the model's."""
         if params.get("user") in self._own_names:
             params = {**params, "user": None}
         if params.get("user") is None:

@@ -1,4 +1,4 @@
-"""The contract that every sandbox fulfils, with each isolation, in this process or on a server.
+"""The contract of sandboxes. Every sandbox fulfils it, with any isolation, in this process or on a server.
 
     async with open_sandbox("docker") as box:
         await box.upload("data", "input")
@@ -25,39 +25,39 @@ from llm_sandbox_nb.sandbox.isolations import isolates
 StreamName = Literal["stdout", "stderr"]
 TransferKind = Literal["file", "folder"]
 OutputCallback = Callable[[StreamName, bytes], None]
-"""Function that gets the name of a stream and a piece of output. It is called in the sandbox's event loop for each
-piece, and must not block."""
+"""Function that is called with the name of a stream and a piece of output, once for each piece. The call comes in the
+sandbox's event loop, so the function must not block."""
 
 DEFAULT_COMMAND_TIMEOUT = 120.0
 """Time limit of a command in seconds, unless the caller or the option `command_timeout` sets another limit."""
 OUTPUT_LIMIT = 10 * 1024 * 1024
 """Maximum bytes of each output stream of a command. A longer stream is cut in the middle."""
 HISTORY_LIMIT = 4 * 1024**3
-"""Maximum bytes of a history on disk. Above this size, the oldest checkpoints are dropped."""
+"""Maximum bytes of a history on disk. If a history becomes larger, its oldest checkpoints are dropped."""
 
 
 @dataclass(frozen=True)
 class Directories:
-    """Folders inside the sandbox, with the names of the LLM-in-Sandbox paper.
+    """Folders inside the sandbox, named as in the LLM-in-Sandbox paper.
 
-    The isolation `process` has another `root` by default: a new folder of this machine.
+    With the isolation `process`, the default of `root` is a new folder of this machine.
     """
 
     root: str = "/testbed"
 
     @property
     def input(self) -> str:
-        """Folder of the user's input files."""
+        """Folder for the user's input files."""
         return f"{self.root}/input"
 
     @property
     def documents(self) -> str:
-        """Folder of the context documents of benchmark tasks."""
+        """Folder for documents that a benchmark task provides as context."""
         return f"{self.root}/documents"
 
     @property
     def output(self) -> str:
-        """Folder of the files that the model makes for the user."""
+        """Folder for files that the model makes for the user."""
         return f"{self.root}/output"
 
     @property
@@ -88,8 +88,8 @@ class Limits:
 class ResourceUsage:
     """Resources that a sandbox has used, in bytes, as the kernel and the engine report them.
 
-    A figure is None if it is unknown, because the engine is on another machine, the kernel is too old, or the isolation
-    does not measure it.
+    An unknown figure is None: the engine is on another machine, the kernel is too old, or the isolation does not
+    measure the resource.
     """
 
     memory_peak: int | None = None
@@ -100,9 +100,9 @@ class ResourceUsage:
 
 @dataclass(frozen=True)
 class Protection:
-    """Protection in force, as far as possible read back from the engine or the kernel.
+    """Protection in force. As far as possible, the values are read back from the engine or the kernel.
 
-    A request can promise more protection than the engine and the kernel provide.
+    The values of a request would not be enough, because an engine or a kernel may provide less than was requested.
     """
 
     isolation: str
@@ -119,7 +119,7 @@ class Protection:
     cpus: float | None
     details: Mapping[str, str] = field(default_factory=dict)
     protects: str = ""
-    """A sentence about the actions that the model cannot take."""
+    """A sentence that names actions that the model cannot take."""
     does_not_protect: str = ""
     """A sentence about the remaining risks."""
     disk_bytes: int | None = None
@@ -136,10 +136,10 @@ class CommandResult:
     """Result of a command."""
 
     exit_code: int | None
-    """The command's exit code: 128+n if signal n ended the command, and None after a time-out or interruption."""
+    """The command's exit code; 128+n if signal n ended the command; None after a time-out or an interruption."""
     stdout: bytes
-    """Bytes exactly as the command wrote them. A stream longer than the call's `output_limit` is cut in the middle, and
-    a line in this place has the number of bytes that were left out."""
+    """Bytes exactly as the command wrote them. If they exceed the call's `output_limit`, the middle is left out. In its
+    place is a line with the number of bytes that were left out."""
     stderr: bytes
     """Like `stdout`."""
     timed_out: bool = False
@@ -155,7 +155,7 @@ class CommandResult:
     """Path of a file in the sandbox with the first 256 MiB of the output. None if the result has all output, or if the
     file could not be made."""
     notice: str = ""
-    """A sentence about the shell, e.g. that a new shell was started because `exit` ended the old one."""
+    """Sentences about unusual events, e.g. that a new shell was started because `exit` ended the old shell."""
     background: bytes = b""
     """Output that background jobs of earlier calls have written since the last call: at most the last 64 KiB."""
 
@@ -167,7 +167,7 @@ class CommandResult:
 
 @dataclass(frozen=True)
 class FileEntry:
-    """An entry of a listing, with an absolute path. A link is an entry of its own and is not followed."""
+    """An entry of a listing, with an absolute path. The entry of a link describes the link and not its target."""
 
     path: str
     kind: Literal["file", "directory", "link", "other"]
@@ -178,7 +178,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class FileChange:
-    """A path that a call changed, or that differs between two checkpoints."""
+    """A path in the result of `changes`, which has been added, modified or deleted."""
 
     path: str
     kind: Literal["added", "modified", "deleted"]
@@ -188,18 +188,18 @@ class FileChange:
     after: bytes | None = None
     """Later content of a text file that is small enough for a diff; None in all other cases."""
     detail: str = ""
-    """Further differences, such as mode, owner and link target. Only a comparison of checkpoints finds them."""
+    """Further differences, such as mode, owner and link target. Empty after a call of `changes` without arguments."""
     size_before: int | None = None
     """Earlier size in bytes. None if the size is unknown."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes since the last call of `changes`, or between two checkpoints."""
+    """Result of `Checkpointing.changes`."""
 
     files: tuple[FileChange, ...] = ()
     incomplete: str = ""
-    """A sentence about changes that were left out. Empty if all changes are listed."""
+    """A sentence about changes or texts that were left out. Empty if nothing was left out."""
 
 
 @dataclass(frozen=True)
@@ -208,13 +208,14 @@ class Checkpoint:
 
     id: str
     parent: str | None
-    """Id of the previous checkpoint. None for the first checkpoint, and if the previous checkpoint was dropped."""
+    """Id of the previous checkpoint or, after a restore, of the restored checkpoint. If that one was dropped, the id of
+    its own parent. None if there is no parent."""
     time: float
     """Time of the checkpoint in seconds since the epoch."""
     files: int = 0
     """Number of paths that were added, changed or deleted since `parent`."""
     size: int = 0
-    """Bytes of content that were stored for this checkpoint."""
+    """Bytes of file content that were stored for this checkpoint. Content that was stored before does not count."""
     duration: float = 0.0
     """Seconds that the checkpoint took."""
     incomplete: str = ""
@@ -258,12 +259,12 @@ class History(Protocol):
 
     @property
     def scope(self) -> str:
-        """Text about the files that checkpoints cover. The text also states that processes are not covered."""
+        """Sentences that name the files that checkpoints cover, and say that processes are not covered."""
         ...
 
     @property
     def notice(self) -> str:
-        """A sentence about the checkpoints that were dropped to stay within the limit. Empty if none was dropped."""
+        """Sentence with the number of checkpoints that were dropped to stay within `limit`. Empty if there are none."""
         ...
 
     @property
@@ -282,7 +283,7 @@ class History(Protocol):
 
 @dataclass
 class Connection:
-    """A connection of a sandbox through the package's proxy, or an attempt that was refused or failed."""
+    """A connection that a sandbox made through the package's proxy, or an attempt that was refused or failed."""
 
     host: str
     port: int
@@ -308,14 +309,17 @@ class Connection:
 
 
 class Network(Protocol):
-    """The owner's view of a sandbox's network behind the package's proxy, which enforces `SandboxOptions.allow`."""
+    """The network of a sandbox that reaches other hosts only through the package's proxy.
+
+    The proxy runs in this process. It refuses connections that the options `network` and `allow` do not permit.
+    """
 
     on_connection: Callable[[Connection], None] | None
-    """Function that is called with each connection that ends or is refused."""
+    """Function that is called with each connection that has ended, was refused or has failed."""
 
     @property
     def connections(self) -> Sequence[Connection]:
-        """Connections that have ended or were refused, the oldest first."""
+        """Connections that have ended, were refused or have failed, the oldest first."""
         ...
 
     @property
@@ -324,7 +328,7 @@ class Network(Protocol):
         ...
 
     def permit(self, entry: str, *, once: bool = False) -> None:
-        """Add an entry to the allow-list. With `once`, the entry is valid for the next connection only.
+        """Add an entry to the list of allowed hosts. With `once`, the entry allows only one connection.
 
         Raises:
             ValueError: if the entry is invalid.
@@ -332,7 +336,7 @@ class Network(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close all connections, and accept no further ones."""
+        """Close all connections, and accept no further connections."""
         ...
 
 
@@ -340,7 +344,7 @@ class Checkpointing(ABC):
     """The history of a sandbox's files: checkpoints, restores, forks and differences."""
 
     history: History
-    """Checkpoints of all files that commands can write. They are stored outside of the sandbox."""
+    """The checkpoints. They are stored outside of the sandbox; `history.scope` names the files that they cover."""
 
     @abstractmethod
     async def keep_history(
@@ -349,18 +353,20 @@ class Checkpointing(ABC):
         """Store checkpoints in `folder` from now on.
 
         Without this call, checkpoints are in a temporary folder, which `close` removes. If `folder` already has a
-        history, this history is continued. Otherwise `folder` gets the sandbox's existing checkpoints or, if there are
-        none, the checkpoints of `continue_from`. If possible, their content is shared by hard links and not copied.
+        history, new checkpoints are added to it. Otherwise the existing checkpoints of the sandbox are first copied
+        into `folder`. If the sandbox has no checkpoints, those of `continue_from` are copied. If possible, hard links
+        share the content, so that a copy takes little disk space.
 
         Args:
             folder: a folder on this machine, made if missing.
             continue_from: a folder with a history.
-            limit: maximum bytes of the history; 4 GiB if None. Above this size, the oldest checkpoints are dropped.
+            limit: maximum bytes of the history; 4 GiB if None. If the history becomes larger, its oldest checkpoints
+                are dropped.
 
         Raises:
-            HistoryError: if another sandbox uses the folder, if its content is not a history, or if the sandbox already
-                has checkpoints and so cannot continue `continue_from`.
-            HistoryNotWrittenError: if the folder cannot be made or written.
+            HistoryError: if another sandbox uses `folder`, if `folder` is not a folder or its history is damaged, or if
+                `continue_from` was given although the sandbox has checkpoints of its own.
+            HistoryNotWrittenError: if `folder` cannot be made or written.
         """
 
     @abstractmethod
@@ -371,7 +377,7 @@ class Checkpointing(ABC):
         Call this method while no command runs, because a command could change files meanwhile.
 
         Args:
-            keep: ids of checkpoints that are not dropped to keep the history within its size limit.
+            keep: ids of checkpoints that stay even if the history exceeds its size limit.
 
         Raises:
             HistoryNotWrittenError: if this machine's disk is full.
@@ -381,8 +387,8 @@ class Checkpointing(ABC):
     async def restore(self, checkpoint: str) -> Restored:
         """End all processes in the sandbox, and restore all files and the shell to the state of a checkpoint.
 
-        Only differences are written. A checkpoint is made first, so that the restore can be undone. Processes are not
-        restored.
+        Files that are as at the checkpoint are not written again. A checkpoint of the present state is made first, so
+        that the restore can be undone. Processes that ran at the checkpoint are not started again.
 
         Raises:
             HistoryError: if there is no such checkpoint. In this case nothing was changed.
@@ -393,8 +399,8 @@ class Checkpointing(ABC):
     async def fork(self, checkpoint: str, *, history: Path | str | None = None) -> Sandbox:
         """Open a second sandbox with the same options, and with the files and the shell of a checkpoint.
 
-        The new sandbox has a history of its own, which begins with the checkpoints of this sandbox. The new history is
-        in the folder `history`, or in a temporary folder if `history` is None. The caller closes the new sandbox.
+        The new sandbox has a history of its own, which begins with a copy of this sandbox's checkpoints. The copy is in
+        the folder `history`, or in a temporary folder if `history` is None. The caller must close the new sandbox.
 
         Raises:
             HistoryError: if there is no such checkpoint.
@@ -405,9 +411,9 @@ class Checkpointing(ABC):
     async def changes(self, a: str | None = None, b: str | None = None) -> Changes:
         """Return the differences from checkpoint `a` to checkpoint `b`, anywhere in the sandbox.
 
-        If one argument is left out, the current files take its place. If both are left out, return the changes below
-        the working directory since the last call without arguments, or since the start of the sandbox. A call without
-        arguments needs no checkpoints.
+        If one of the arguments is left out, the current files are compared with the other argument. A call without
+        arguments needs no checkpoints, and returns only changes below the working directory: the changes since the last
+        call without arguments or, in the first such call, since the start of the sandbox.
 
         Raises:
             HistoryError: if there is no such checkpoint.
@@ -415,7 +421,7 @@ class Checkpointing(ABC):
 
 
 class Sandbox(Checkpointing):
-    """A computer for one model. Use a sandbox from one event loop, in which several calls may run at the same time.
+    """A computer for one model. Use a sandbox in one event loop only. Several calls may run at the same time.
 
     Every method raises `SandboxLostError` if the sandbox has died or does not answer. Paths are absolute, or relative
     to `directories.root`. No shell expands `~`, `*` or variables in paths.
@@ -425,9 +431,9 @@ class Sandbox(Checkpointing):
     directories: Directories
     protection: Protection
     network: Network | None = None
-    """The network if this process enforces the network's allow-list; otherwise None."""
+    """The network if a proxy in this process is the sandbox's only way to other hosts; otherwise None."""
     renewals: int = 0
-    """Number of times that the sandbox was reset to its first state for another task."""
+    """Number of resets. A reset puts the sandbox back into its first state, so that another task can use it."""
 
     @abstractmethod
     async def run(
@@ -441,16 +447,16 @@ class Sandbox(Checkpointing):
     ) -> CommandResult:
         """Run `command` in the persistent shell: `cd`, `export`, functions and activated environments survive.
 
-        A second `run` waits for the first. The command's stdin is empty. A time-out kills all processes of the call,
-        even those that use `setsid` or ignore TERM. The call then returns the output so far, and the shell stays
-        usable. Cancelling the awaiting task interrupts the command.
+        A call waits until earlier calls of `run` have ended. The command's stdin is empty. A time-out kills all
+        processes of the command, even those that use `setsid` or ignore TERM. The call then returns the output so far,
+        and the shell stays usable. If the task that awaits this call is cancelled, the command is ended like this too.
 
         Args:
             command: source for bash.
             timeout: seconds until the command is ended; None for no time-out.
             on_output: function that is called with each piece of output.
-            kill_background: True to end also the jobs that the command put in the background.
-            output_limit: maximum bytes of each stream in the result.
+            kill_background: True to end also the jobs that the command has left in the background.
+            output_limit: maximum bytes of each stream (stdout, stderr) in the result.
 
         Raises:
             ValueError: if the command contains a NUL byte.
@@ -471,8 +477,8 @@ class Sandbox(Checkpointing):
     ) -> CommandResult:
         """Run a program without a shell, independently of the persistent shell.
 
-        A time-out or a cancellation of the awaiting task kills all processes of the call. As in a shell, the exit code
-        is 127 for a missing program and 126 for a file that cannot be executed.
+        A time-out kills the program and all processes that it started. So does a cancellation of the task that awaits
+        this call. As in a shell, the exit code is 127 for a missing program, and 126 for a file that is not executable.
 
         Args:
             argv: program and arguments.
@@ -482,7 +488,7 @@ class Sandbox(Checkpointing):
             user: name or number of a user inside; the model's user if None.
             timeout: seconds until the program is ended; None for no time-out.
             on_output: function that is called with each piece of output.
-            output_limit: maximum bytes of each stream in the result.
+            output_limit: maximum bytes of each stream (stdout, stderr) in the result.
 
         Raises:
             SandboxUserError: if `user` does not exist, or the sandbox cannot switch to this user.
@@ -492,14 +498,14 @@ class Sandbox(Checkpointing):
 
     @abstractmethod
     async def interrupt(self) -> None:
-        """End the running command of `run` as a time-out does. In the command's result, `interrupted` is True."""
+        """End the command that `run` is running, as a time-out would. The result of `run` then has `interrupted`."""
 
     @abstractmethod
     async def read_file(self, path: str, *, limit: int | None = None, at: str | None = None) -> bytes:
-        """Return the content of a file: the present content, or the content at the checkpoint `at`.
+        """Return the present content of a file, or with `at` its content at the checkpoint with this id.
 
         Raises:
-            HistoryError: if there is no checkpoint `at`, or the file's content was not kept.
+            HistoryError: if there is no checkpoint `at`, or if this checkpoint lacks the file's content.
             FileNotFoundError, IsADirectoryError: as for `open`.
             PermissionError: as for `open`, and for special files.
             OutputLimitExceededError: if the file is larger than `limit` bytes.
@@ -507,7 +513,7 @@ class Sandbox(Checkpointing):
 
     @abstractmethod
     async def write_file(self, path: str, data: bytes, *, exclusive: bool = False) -> None:
-        """Write a whole file, and make missing parent directories. An existing file is replaced and keeps its mode.
+        """Write `data` as the whole content of a file. Make missing parent folders. An existing file keeps its mode.
 
         Raises:
             FileExistsError: if `exclusive` is True and the path exists.
@@ -525,7 +531,7 @@ class Sandbox(Checkpointing):
             path: the directory or file.
             depth: number of levels below the directory.
             limit: maximum number of entries.
-            at: checkpoint whose files are listed; the present files if None.
+            at: id of the checkpoint whose files are listed; the present files if None.
 
         Raises:
             HistoryError: if there is no checkpoint `at`.
@@ -536,11 +542,11 @@ class Sandbox(Checkpointing):
     async def upload(self, source: Path | str, target: str) -> list[str]:
         """Copy a file, or the content of a folder, from the host into the sandbox's folder `target` (made if missing).
 
-        Links stay links, even if they lead nowhere inside. Hard links stay one file. Pipes, sockets and devices are
-        left out.
+        A symbolic link stays a link, even if its target is missing in the sandbox. A file with several names (hard
+        links) stays one file. Pipes, sockets and devices are left out.
 
         Returns:
-            A sentence for each entry that was left out or does not work inside.
+            A sentence for each entry that was left out, or that was copied but does not work in the sandbox.
 
         Raises:
             FileNotFoundError: if `source` is missing.
@@ -559,28 +565,28 @@ class Sandbox(Checkpointing):
     ) -> list[str]:
         """Copy a file, or the content of a folder, from the sandbox into the host's folder `target`.
 
-        Only regular files and directories are written, with the mode 0755 or 0644. They are written only below `target`
-        and never through an existing link. A file with several names (hard links) stays one file, whose bytes count
-        once.
+        Only regular files and directories are written, with the mode 0755 or 0644. They are written only below
+        `target`, and never through an existing link. A file with several names (hard links) stays one file, and its
+        bytes count once.
 
         Args:
-            source: a path in the sandbox. A single file gets the name at the end of this path, and no other name.
+            source: a path in the sandbox. A single file keeps its name, which is the last part of this path.
             target: the folder, made if missing.
-            limit: maximum bytes. The number of files and folders is limited too: 1,000, and one more for each 4 KiB of
-                `limit`, at most 100,000.
+            limit: maximum bytes of all files. The number of files and folders is limited too, to 1,000 and one more for
+                each 4 KiB of `limit`, but never more than 100,000.
             kind: the kind of `source`. If None, a path with a slash at its end is a folder, and a name with an ending
-                (`a.txt`) is a file. For any other path the sandbox decides, so an untrusted image can write several
-                files into `target`.
-            replace: True to replace existing files of `target`; False to leave out files whose names are taken.
+                (`a.txt`) is a file. For any other path the sandbox decides. If the sandbox is hostile, it can then
+                write several files into `target` although one file was meant.
+            replace: True to replace existing files in `target`; False to leave out files whose names exist there.
 
         Returns:
-            A sentence for each entry that was left out: a link, a device, a name that leads elsewhere or is taken, or
-            an entry beyond `limit`.
+            A sentence for each entry that was left out: a link, a device, an invalid name, a name that `replace`
+            protects, or an entry beyond `limit`.
 
         Raises:
             FileNotFoundError: if `source` is missing.
-            TransferError: if the sandbox sent invalid data, or something other than the requested file. In the second
-                case nothing was written.
+            TransferError: if the sandbox sent invalid data, or something other than the requested file. If it sent
+                something other than the requested file, nothing was written.
         """
 
     @abstractmethod

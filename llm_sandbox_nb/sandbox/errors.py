@@ -6,9 +6,9 @@ from llm_sandbox_nb.errors import LLMSandboxError
 
 
 class SandboxError(LLMSandboxError):
-    """Base class of the exceptions of sandboxes: a sandbox cannot be opened, or has failed.
+    """Base class of the exceptions of sandboxes: a sandbox cannot be opened, or one of its methods has failed.
 
-    For example, use another isolation if no container can be started::
+    This example uses another isolation if no container can be started::
 
         try:
             box = await open_sandbox("docker")
@@ -18,7 +18,7 @@ class SandboxError(LLMSandboxError):
 
 
 class IsolationUnavailableError(SandboxError):
-    """The chosen isolation cannot work here. No sandbox was opened.
+    """The chosen isolation does not work on this machine. No sandbox was opened.
 
     For example, `open_sandbox("docker")` on a machine without a Docker engine.
     """
@@ -58,7 +58,7 @@ class OutputLimitExceededError(SandboxError):
 
 
 class HistoryError(SandboxError):
-    """A checkpoint, or a file in it, is missing, or the history cannot be used. The sandbox's files are unchanged.
+    """A checkpoint or a file of a checkpoint is missing, or the history is unusable. The sandbox's files are unchanged.
 
     For example, `box.restore("no-such-checkpoint")`.
     """

@@ -1,4 +1,4 @@
-"""The state of a new sandbox. A used sandbox can be reset to this state, and the result is checked."""
+"""The state of a new sandbox, to which a used sandbox can be reset. A check then shows if the reset was complete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llm_sandbox_nb.sandbox.protocol.answers import closed_and_open
 
 @dataclass(frozen=True)
 class FreshState:
-    """State of a sandbox before its first command: a checkpoint of the files, and facts about everything else."""
+    """State of a sandbox before its first command: a checkpoint of the files, and texts about all other state."""
 
     history: Path
     """Folder of a history whose only checkpoint is `checkpoint`."""
@@ -24,7 +24,7 @@ class FreshState:
 
     @classmethod
     async def of(cls, box: ChannelSandbox, history: Path) -> FreshState:
-        """Store the state of a sandbox before its first command. The checkpoint is in the folder `history`.
+        """Store the state of a sandbox in which no command has run. The checkpoint is in the folder `history`.
 
         Raises:
             SandboxError, OSError: if the state cannot be stored.
@@ -34,10 +34,10 @@ class FreshState:
         return cls(history, await box.checkpoint(), facts)
 
     async def put_back(self, box: ChannelSandbox) -> str:
-        """Reset the files, the shell, the processes and all other state of a used sandbox that commands can change.
+        """Reset everything in a used sandbox that commands can change: files, shell, processes and other state.
 
         Returns:
-            A sentence about a remaining difference. Empty if the verification found no difference.
+            A sentence about a difference that remains. Empty if there is no difference.
 
         Raises:
             SandboxError, OSError: if the files cannot be restored.
@@ -50,14 +50,14 @@ class FreshState:
         changed = [name for name in {**self.facts, **facts} if self.facts.get(name) != facts.get(name)]
         if changed:
             return f"A task has changed state that no checkpoint covers: {', '.join(changed)}."
-        # No process runs any more, so the result of this check stays true.
+        # No process of a command runs any more, so no file can change after this check.
         if await box.checkpoint() != self.checkpoint:
             return "The files differ from those of the first checkpoint."
         return ""
 
 
 def why_not_renewable(box: Sandbox) -> str:
-    """Return the reason, as a sentence, why a reset of this sandbox cannot be verified. Empty if there is no reason."""
+    """Return a sentence with the reason why a check cannot show that this sandbox was reset. Empty if it can."""
     isolation = ISOLATIONS[box.protection.isolation]
     if not isolation.isolates:
         return (

@@ -1,9 +1,10 @@
-"""The registry of isolations: the properties that the package needs before it imports the module of an isolation.
+"""The registry of isolations: their names and properties.
 
-A new isolation needs a row in this registry, a module with the functions of `open.Implementation`, and descriptions for
-people in `trajectory/protection.py:ISOLATION_WORDS`. The tests that run in each isolation then need a pytest marker of
-its name in pyproject.toml, as pytest says. This module imports no other module of the package, so that
-options, command lines and settings can import it quickly.
+A new isolation needs a row in this registry, a module with the functions of `open.Implementation`, and descriptions in
+`trajectory/protection.py:ISOLATION_WORDS`. It also needs a pytest marker with its name in pyproject.toml.
+
+Options, command lines and settings import this module. It is quick to import, because it imports no other module of the
+package, not even the modules of the isolations.
 """
 
 from __future__ import annotations
@@ -12,36 +13,37 @@ from dataclasses import dataclass
 
 PROFILES = ("standard", "strict")
 NETWORKS = ("none", "allow", "public", "open")
-"""Networks, safest first. The last network, `open`, is not safe, because programs can use services of this machine and
-of its network."""
+"""Networks that a sandbox can have, the safest first. The last one, `open`, is not safe: programs inside can use
+services of this machine and of the network around it."""
 
 
 @dataclass(frozen=True)
 class Isolation:
-    """Properties of an isolation. In contrast, `contract.Protection` describes the protection of a certain sandbox."""
+    """Properties of all sandboxes with an isolation. `contract.Protection` describes one running sandbox."""
 
     name: str
     implementation: str
     """Name of the module with the functions of `open.Implementation`."""
     install_hint: str
-    """Instructions that make the isolation work on a machine."""
+    """Instructions for a user of a machine on which the isolation does not work yet."""
     checkpoints: str
     """Sentences about the files that checkpoints cover."""
     automatic: bool = True
-    """True if `auto` may choose this isolation. `auto` tries the rows in their order, the strongest isolation first."""
+    """True if the isolation `auto` may choose this isolation. `auto` tries the rows of `ISOLATIONS` in their order."""
     isolates: bool = True
     """True if commands cannot change other files and processes of this machine."""
     takes_images: bool = False
-    """True if a sandbox can be made from any image."""
+    """True if the option `image` can choose the image of a sandbox."""
     networks: tuple[str, ...] = NETWORKS
     """Networks that the isolation offers."""
     usual_network: str = "none"
-    """Default network of the profile `standard`. The default of `strict` is `none` if the isolation offers that."""
+    """Default network of the profile `standard`. The profile `strict` has the default `none` if `networks` has it."""
     own_root: bool = False
-    """True if each working directory is a folder of this machine, and checkpoints cover only this folder. Otherwise the
-    working directory is `/testbed`, and checkpoints cover all writable files."""
+    """True if a sandbox works directly in a folder of this machine, and checkpoints cover only this folder. If False,
+    the working directory is `/testbed` inside, and checkpoints cover all files inside that commands can write."""
     survives_owner: bool = False
-    """True if a sandbox outlives a killed owner for a while and can be adopted; see `open.AdoptingImplementation`."""
+    """True if a sandbox lives on for a while after its owner, the process that opened it, was killed. Another process
+    can then adopt the sandbox; see `open.AdoptingImplementation`."""
 
 
 ISOLATIONS: dict[str, Isolation] = {
@@ -83,12 +85,12 @@ ISOLATION_VARIABLE = "LLM_SANDBOX_ISOLATION"
 
 
 def isolation_choices() -> tuple[str, ...]:
-    """Return the valid values of the option `isolation`: `auto` and the names."""
+    """Return the valid values of the option `isolation`: `auto` and the names of all isolations."""
     return ("auto", *ISOLATIONS)
 
 
 def automatic_isolations() -> list[str]:
-    """Return the names from which `auto` chooses, the strongest first."""
+    """Return the names of the isolations from which `auto` chooses, the strongest first."""
     return [row.name for row in ISOLATIONS.values() if row.automatic]
 
 
@@ -101,10 +103,10 @@ def default_network(name: object, profile: object) -> str:
 
 
 def has_own_root(name: object) -> bool:
-    """Return `Isolation.own_root`. Return False for an unknown name, e.g. in a file of another version."""
+    """Return `own_root` of the isolation `name`. Return False for an unknown name, e.g. from another version's file."""
     return isinstance(name, str) and name in ISOLATIONS and ISOLATIONS[name].own_root
 
 
 def isolates(name: object) -> bool:
-    """Return `Isolation.isolates`. Return True for an unknown name, e.g. in a file of another version."""
+    """Return `isolates` of the isolation `name`. Return True for an unknown name, e.g. from another version's file."""
     return not isinstance(name, str) or name not in ISOLATIONS or ISOLATIONS[name].isolates

@@ -1,4 +1,7 @@
-"""Temporary folders with an owner. The owner is a process that keeps a file in the folder locked until it ends."""
+"""Temporary folders with an owner: a process that locks a file in the folder, and keeps the lock until it ends.
+
+If the owner is killed, the kernel removes the lock. Another process then knows that it may remove the folder.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from llm_sandbox_nb.windows import NOT_INHERITED, is_windows, try_lock, unlock_a
 
 TEMPORARY_PREFIX, LOCK_NAME = "llm-sandbox-nb-", "in-use"
 _MIN_AGE_SECONDS = 3600.0
-"""Age at which an empty folder without a lock file is considered a leftover of an earlier version."""
+"""Age at which an empty folder without a lock file counts as a leftover of an earlier version of this package."""
 
 
 def remove_left_folders(prefix: str, lock: str, in_use: Callable[[Path], bool] = lambda folder: False) -> int:
@@ -22,8 +25,8 @@ def remove_left_folders(prefix: str, lock: str, in_use: Callable[[Path], bool] =
 
     Args:
         prefix: beginning of the folders' names.
-        lock: name of the file that the owner locks. A folder without this file belongs to another program.
-        in_use: function that returns True if a folder without an owner still has other users.
+        lock: name of the file that the owner locks. A folder without this file is left alone.
+        in_use: function that returns True if another process still uses a folder whose owner has ended.
     """
     in_use_count = 0
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
@@ -44,7 +47,7 @@ def remove_left_folders(prefix: str, lock: str, in_use: Callable[[Path], bool] =
 
 
 def make_owned_folder(prefix: str, lock: str) -> tuple[Path, int]:
-    """Make a folder that this process owns. Return the folder, and the descriptor of its locked file."""
+    """Make a temporary folder that this process owns. Return its path, and the descriptor of the locked file."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     partial = folder / f"{lock}.partial"
     try:
@@ -52,7 +55,8 @@ def make_owned_folder(prefix: str, lock: str) -> tuple[Path, int]:
         try:
             try_lock(file)
             if not is_windows():
-                partial.rename(folder / lock)  # after the lock, so that nobody else can lock it first
+                # The file gets its name only after the lock, so that no other process can lock the file first.
+                partial.rename(folder / lock)
         except BaseException:
             os.close(file)
             raise
@@ -63,7 +67,7 @@ def make_owned_folder(prefix: str, lock: str) -> tuple[Path, int]:
 
 
 class TemporaryFolder:
-    """A folder that `close` removes. If its owner is killed, the next process of this package removes the folder."""
+    """A temporary folder that `close` removes. After a kill, `remove_temporary_folders` removes it."""
 
     def __init__(self) -> None:
         self.path, self._lock = make_owned_folder(TEMPORARY_PREFIX, LOCK_NAME)

@@ -1,4 +1,4 @@
-"""Functions that choose an isolation and open a sandbox, for all other packages."""
+"""Functions that choose an isolation, open a sandbox, and remove leftovers of killed processes."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ USAGE_TIMEOUT = 20.0
 
 
 class Implementation(Protocol):
-    """Functions that the module of each isolation must have. `Isolation.implementation` names the module."""
+    """Functions that the module of every isolation must have. `Isolation.implementation` names the module."""
 
     async def start(
         self, options: SandboxOptions, *, labels: Mapping[str, str] | None = None
     ) -> ChannelSandbox:
-        """Start a sandbox. Isolations whose sandboxes cannot be adopted ignore `labels`.
+        """Start a sandbox. `labels` help to find the sandbox later; isolations without `survives_owner` ignore them.
 
         Raises:
             IsolationUnavailableError, ImageError, SandboxLostError, SandboxError, ValueError: if the start fails.
         """
 
     async def why_unavailable(self, image: str | None) -> str:
-        """Return the reason why the isolation cannot be used here with `image`, or with the default image if None.
+        """Return the reason why the isolation does not work here with `image`. Empty if the isolation works.
 
-        The reason is empty if the isolation can be used.
+        If `image` is None, the default image is meant.
         """
 
     async def is_up_to_date(self, sandbox: Sandbox, options: SandboxOptions) -> bool:
-        """Return True if an unused `sandbox` is still equal to a sandbox that would start now with the same options.
+        """Return True if `sandbox`, in which no command has run, equals a sandbox that would start now with `options`.
 
         Raises:
             SandboxError: if the engine does not answer, or no longer has the image.
@@ -55,7 +55,7 @@ class Implementation(Protocol):
 
 
 class OwnSandbox(Protocol):
-    """A sandbox of this package that may have lost its owner."""
+    """A sandbox of this package on the current engine. Its owner, the process that opened it, may have ended."""
 
     @property
     def id(self) -> str:
@@ -82,14 +82,14 @@ class OwnedImplementation(Implementation, Protocol):
     """The module of an isolation without `survives_owner`."""
 
     def remove_leftovers(self) -> object:
-        """Remove the files and processes that sandboxes of killed owners have left."""
+        """Remove files and processes of sandboxes whose owners were killed."""
 
 
 class AdoptingImplementation(Implementation, Protocol):
     """The module of an isolation with `survives_owner`."""
 
     def list_own(self, labels: Mapping[str, str] | None = None) -> Sequence[OwnSandbox]:
-        """Return the sandboxes of this isolation that have all these labels. Raises IsolationUnavailableError."""
+        """Return this isolation's sandboxes that have all of `labels`. Raises IsolationUnavailableError."""
 
     async def add_label(self, sandbox: Sandbox, name: str, value: str) -> None:
         """Add a label to a running sandbox. The value consists of letters and digits. Raises SandboxError."""
@@ -102,7 +102,7 @@ class AdoptingImplementation(Implementation, Protocol):
 
 
 def load_isolation(name: str) -> Implementation:
-    """Return the implementation of an isolation in the registry.
+    """Import and return the module of the isolation `name`.
 
     Raises:
         IsolationUnavailableError: on Windows, where the modules cannot be imported.
@@ -113,7 +113,7 @@ def load_isolation(name: str) -> Implementation:
 
 
 def adopting_isolations() -> list[AdoptingImplementation]:
-    """Return the implementations of all isolations with `survives_owner`."""
+    """Import and return the modules of all isolations with `survives_owner`."""
     rows = [row for row in ISOLATIONS.values() if row.survives_owner]
     return [cast(AdoptingImplementation, load_isolation(row.name)) for row in rows]
 
@@ -158,23 +158,26 @@ def open_sandbox(
 
     Args:
         isolation: `"docker"`, `"bubblewrap"`, `"process"` (protects nothing) or `"auto"`. `"auto"` chooses Docker if an
-            engine answers and has the image; otherwise bubblewrap if it works here; never `"process"`.
+            engine answers and has the image. Otherwise it chooses bubblewrap if that works here. It never chooses
+            `"process"`.
         profile: `"standard"` (root inside) or `"strict"` (an ordinary user, no capability, no network).
         image: Docker image; the package's image if None.
         network: `"none"`; `"allow"` for only the hosts of `allow`; `"public"` for the internet without private
             addresses and addresses of the host; or `"open"` for everything that the host reaches, which is not safe.
-            The default is `"allow"` if there are `allow` or `secrets`. Otherwise it depends on isolation and profile.
+            The default is `"allow"` if `allow` or `secrets` is given. Otherwise it depends on isolation and profile.
         limits: limits on memory, processes, processors and files.
-        directories: folders inside; by default `/testbed` and below.
+        directories: folders inside; by default `/testbed` and folders below it.
         ca_bundle: PEM file of certificates that programs inside trust.
         index_url: URL of a Python package index for programs inside.
         proxy: URL of an HTTP proxy for programs inside.
-        env: further environment variables for programs inside. At most a few harmless variables of this process, such
-            as TZ, are passed on in addition.
-        allow: for the network `"allow"`: hosts that can be reached, as in `["pypi", "github.com:443", "*.a.org"]`.
-        secrets: for the network `"allow"`: environment variables of this process, each with the hosts that get the
-            value, as in `{"GITHUB_TOKEN": "api.github.com"}`. Programs inside see a placeholder. The proxy replaces the
-            placeholder in the headers of requests and, if the host ends in `+body`, in their bodies too.
+        env: further environment variables for programs inside. The variables of this process are not passed on, except
+            a few harmless ones such as TZ.
+        allow: hosts that programs inside can reach, as in `["pypi", "github.com:443", "*.a.org"]`. Needs the network
+            `"allow"`.
+        secrets: names of environment variables of this process, each with the hosts that get the value, as in
+            `{"GITHUB_TOKEN": "api.github.com"}`. Needs the network `"allow"`. Programs inside see a placeholder in
+            place of the value. The proxy replaces the placeholder by the value in the headers of requests to these
+            hosts. If a host is written with `+body` at its end, it also does so in the bodies of requests.
 
     Raises, at the start:
         IsolationUnavailableError: if the isolation does not work here. The message has the remedy.
@@ -197,20 +200,20 @@ def open_sandbox(
         secrets=parse_secrets([secrets] if isinstance(secrets, str) else secrets),
     )
     options.check_files()
-    read_secrets(options.secrets)  # raises before a run asks its model
+    read_secrets(options.secrets)  # only for its check, which must fail before a run asks its model
     return OpeningSandbox(options)
 
 
 async def start_sandbox(
     options: SandboxOptions, *, labels: Mapping[str, str] | None = None, served_elsewhere: bool = False
 ) -> ChannelSandbox:
-    """Start a sandbox, which can start further sandboxes with the same options for forks.
+    """Start a sandbox. Set its `start_clone`, so that it can start further sandboxes for forks.
 
     Args:
         options: options of the sandbox.
         labels: see `Implementation.start`.
-        served_elsewhere: True if another process will call `serve_network` in case the sandbox has a door (see
-            `SandboxOptions.has_door`).
+        served_elsewhere: True if another process will call `serve_network`. If False, this function calls it for a
+            sandbox with a door (see `SandboxOptions.has_door`).
 
     Raises:
         SandboxError: if the sandbox cannot start, for example because the disk is full.
@@ -245,20 +248,20 @@ async def start_sandbox(
 
 
 def remove_temporary() -> None:
-    """Remove files that killed processes of this user have left in the temporary folder."""
+    """Remove folders that killed processes of this user have left in the system's folder for temporary files."""
     remove_temporary_folders()
     remove_stale()
 
 
 _remove_temporary_once = functools.cache(remove_temporary)
-"""`remove_temporary`, but only the first call does something. This is enough, because only killed processes leave
-files."""
+"""`remove_temporary`, but only the first call does something. One call is enough, because new leftovers appear only
+when a process is killed."""
 
 
 def remove_leftovers() -> None:
     """Remove leftovers of this user's killed processes: temporary folders, control groups, waiting processes.
 
-    Sandboxes that could be adopted stay, because `AdoptingImplementation.reap_orphans` removes these.
+    Sandboxes that can be adopted stay. `AdoptingImplementation.reap_orphans` removes them when they are old enough.
     """
     if is_windows():
         return
@@ -269,10 +272,10 @@ def remove_leftovers() -> None:
 
 
 async def choose_isolation(options: SandboxOptions) -> str:
-    """Return the strongest isolation that works here with these options.
+    """Return the name of the strongest isolation that works here with these options.
 
     Raises:
-        IsolationUnavailableError: if no isolation works. The message has the reasons.
+        IsolationUnavailableError: if no isolation works. The message has the reason for each isolation.
     """
     problems: dict[str, str] = {}
     usable = [
@@ -305,7 +308,7 @@ async def is_up_to_date(sandbox: Sandbox, options: SandboxOptions) -> bool:
 
 
 async def resource_usage(sandbox: Sandbox) -> ResourceUsage:
-    """Measure the resources that a living sandbox has used. Unknown figures are None."""
+    """Measure the resources that a running sandbox has used. A figure that cannot be measured is None."""
     try:
         async with asyncio.timeout(USAGE_TIMEOUT):
             measure = load_isolation(sandbox.protection.isolation).resource_usage

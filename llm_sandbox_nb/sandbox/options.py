@@ -1,4 +1,4 @@
-"""Options of a sandbox: the same for Python, notebooks and requests to a server."""
+"""Options of a sandbox. They are the same in Python, in notebooks and in requests to a server."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from llm_sandbox_nb.sandbox.network.secrets import parse_secrets
 _ALLOW = "allow"
 _TEXT_FIELDS = ("isolation", "profile", "image", "network", "index_url", "proxy")
 GIT_EMAIL = "sandbox@localhost"
-"""Value of the variable EMAIL inside. Git commits have this address unless git is configured otherwise."""
+"""Value of the variable EMAIL inside. Git writes this address into commits, unless git is configured otherwise."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Value of PATH inside. Only root can write these folders."""
+"""Value of PATH with the usual system folders, which only root can write."""
 ROOT_ENVIRONMENT = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "PATH": SYSTEM_PATH}
-"""Environment variables of root inside, for commands that do not come from the model."""
+"""Environment variables of commands that run as root inside, and do not come from the model."""
 _MAX_TEXT_LENGTH = 4096
 _MAX_LIST_LENGTH = 1000
 _MAX_PEM_LENGTH = 4 * 1024 * 1024
@@ -37,7 +37,7 @@ class SandboxOptions:
     isolation: str | None = None
     profile: str | None = None
     image: str | None = None
-    """Docker image. Only isolations with `takes_images` accept an image."""
+    """Docker image. Only isolations with `Isolation.takes_images` accept an image."""
     network: str | None = None
     limits: Limits | None = None
     directories: Directories | None = None
@@ -50,14 +50,16 @@ class SandboxOptions:
     env: Mapping[str, str] = field(default_factory=dict)
     """Further environment variables for all programs inside."""
     ca_bundle_pem: str | None = None
-    """Text of the certificates, in place of `ca_bundle`. A client on another machine sends this text."""
+    """Text of the certificates, in place of `ca_bundle`. A client on another machine sends the text, because a path
+    there is of no use here."""
     allow: tuple[str, ...] = ()
-    """Hosts that can be reached with the network `allow`. `network.policy.HostRule` describes the format."""
+    """Hosts that programs inside can reach. Needs the network `allow`. `network.policy.HostRule` has the format."""
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Names of the owner's environment variables, each with the hosts that get its value. For the network `allow`."""
+    """Names of environment variables of the process that opens the sandbox, each with the hosts that get its value.
+    Needs the network `allow`."""
 
     def __post_init__(self) -> None:
-        """Check values and combinations.
+        """Check each value and the combinations of values. Set `network` to `allow` if the other options need it.
 
         Raises:
             ValueError: if a value is invalid. The message names the valid values.
@@ -73,7 +75,7 @@ class SandboxOptions:
         if isolation and self.image is not None and not isolation.takes_images:
             takers = " or ".join(repr(row.name) for row in ISOLATIONS.values() if row.takes_images)
             raise ValueError(
-                f"An image ({self.image!r}) only goes with {takers}; leave it out for {isolation.name!r}."
+                f"An image ({self.image!r}) needs isolation {takers}; leave it out for {isolation.name!r}."
             )
         if isolation and self.network is not None and self.network not in isolation.networks:
             possible = " or ".join(f"network={name!r}" for name in isolation.networks)
@@ -114,9 +116,10 @@ class SandboxOptions:
 
     @property
     def has_door(self) -> bool:
-        """True if the sandbox has a door to a proxy of this package, and no other way to the network.
+        """True if programs inside reach the network only through a proxy of this package.
 
-        Docker's network `public` needs no door, because a packet filter closes the forbidden addresses.
+        The door is a socket inside that leads to the proxy. Docker's network `public` needs no door, because a packet
+        filter closes the forbidden addresses.
         """
         return self.network == _ALLOW or (self.network == "public" and self.isolation == "bubblewrap")
 
@@ -133,7 +136,7 @@ class SandboxOptions:
     def to_json(self) -> dict[str, Any]:
         """Return the options as JSON values for a client or server.
 
-        The text of the certificates is left out, and `directories` and `env`, which only `open_sandbox` sets.
+        The result lacks `ca_bundle_pem`, and `directories` and `env`, which only `open_sandbox` sets.
         """
         return {
             **{name: getattr(self, name) for name in _TEXT_FIELDS},
@@ -145,11 +148,11 @@ class SandboxOptions:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], *, default_limits: Limits | None = None) -> SandboxOptions:
-        """Read the result of `to_json`, or a client's request. Ignore unknown fields.
+        """Make options from the result of `to_json`, or from a client's request. Ignore unknown fields.
 
         Args:
-            data: the fields. `limits` may be incomplete.
-            default_limits: limits for the names that are missing in `limits`; the package's defaults if None.
+            data: values of the fields by name. `limits` may lack some names.
+            default_limits: values for names that `limits` lacks; the package's defaults if None.
 
         Raises:
             ValueError: if a field is invalid. The message names the field.
@@ -166,13 +169,17 @@ class SandboxOptions:
         )
 
     def unmet_by(self, running: SandboxOptions, protection: Protection) -> dict[str, tuple[object, object]]:
-        """Return the options that a running sandbox does not fulfil, each with the requested and the actual value.
+        """Return the options of this object that a running sandbox does not fulfil.
 
-        `directories` and `env` are not compared, because only `open_sandbox` sets them, for a sandbox of its own.
+        `directories` and `env` are not compared, because only `open_sandbox` sets them, and it always starts a new
+        sandbox.
 
         Args:
             running: the options with which the sandbox was started.
-            protection: the protection of the sandbox that is in force.
+            protection: the sandbox's protection in force.
+
+        Returns:
+            For the name of each such option, a pair of the requested value and the actual value.
         """
         unmet: dict[str, tuple[object, object]] = {}
         for name in [option.name for option in fields(self) if option.name not in ("directories", "env")]:
@@ -190,15 +197,15 @@ class SandboxOptions:
 
 _PROTECTION_FIELDS = ("isolation", "profile", "network")
 _MAX_LIMITS = {"memory_bytes": 2**60, "pids": 2**22, "cpus": 10_000, "disk_bytes": 2**60, "files": 2**40}
-"""Maximum values that kernels and engines accept. This module checks them, because the error messages of kernels and
-engines are hard to understand."""
+"""Maximum values that kernels and engines accept. This module refuses higher values, because the error messages of
+kernels and engines are hard to understand."""
 
 
 def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
-    """Check that a value is one of `choices`.
+    """Check the value of an option. `option` is the option's name.
 
     Raises:
-        ValueError: if the value is not one of `choices`. The message lists the choices.
+        ValueError: if `value` is not one of `choices`. The message lists the choices.
     """
     if value in choices:
         return
@@ -222,7 +229,7 @@ def _check_limits(limits: Limits) -> None:
 
 
 def check_environment(env: Mapping[str, str]) -> None:
-    """Raise ValueError for variables that no program can get."""
+    """Raise ValueError if `env` has an invalid name or value, so that no program could start with these variables."""
     for name, value in env.items():
         if not name or "=" in name or "\0" in name + value:
             raise ValueError(
@@ -270,9 +277,9 @@ def _limits(value: Any, defaults: Limits) -> Limits | None:
 
 
 def site_environment(options: SandboxOptions, ca_path: str | None) -> dict[str, str]:
-    """Return environment variables that direct common programs to a site's certificates, package index and proxy.
+    """Return environment variables with which common programs use a site's certificates, package index and proxy.
 
-    `ca_path` is the path of the certificates inside.
+    `ca_path` is the path of the certificates inside. None if the site has no certificates.
     """
     variables: dict[str, str] = {}
     if ca_path is not None:
@@ -287,7 +294,7 @@ def site_environment(options: SandboxOptions, ca_path: str | None) -> dict[str, 
 
 
 def stated_addresses(options: SandboxOptions) -> tuple[tuple[str, int], ...]:
-    """Return address and port of a site's proxy and package index, if their URLs have addresses and no host names."""
+    """Return address and port of the proxy and of the package index. A URL with a host name is left out."""
     addresses = []
     for url in filter(None, (options.proxy, options.index_url)):
         parts = urlsplit(url)

@@ -10,14 +10,14 @@ from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
-"""Maximum bytes of each output stream. The executor sends the first half of these bytes at once. It holds the rest back
-until the program ends, and leaves out the middle of longer output."""
+"""Maximum bytes of each output stream. The executor sends the first half of these bytes at once. It sends the last half
+only when the program has ended, and leaves out all bytes between the halves."""
 _MAX_UNSENT_BYTES = 16 * 1024 * 1024
-"""Maximum number of bytes of input that wait to be sent, because the program does not read the earlier input."""
+"""Maximum bytes of input that wait in this process because the program has not read the earlier input."""
 
 
 class PipedProgram:
-    """A program in a running sandbox. Call `run` once. `write` works while `run` runs."""
+    """A program in a running sandbox. Call `run` only once. `write` can be called while `run` runs."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class PipedProgram:
             sandbox: the sandbox.
             argv: program and arguments.
             env: variables in addition to the sandbox's environment.
-            show: function that is called with each piece of output. Its arguments are True for stdout or False for
-                stderr, and the bytes, which may be hostile. It must not block.
+            show: function that is called with each piece of output. Its first argument is True for stdout and False for
+                stderr. Its second argument is the bytes, which may be hostile. The function must not block.
         """
         self._sandbox = sandbox
         self._argv = list(argv)
@@ -42,13 +42,13 @@ class PipedProgram:
         self._pieces: asyncio.Queue[bytes] = asyncio.Queue()
         self._unsent_bytes = 0
         self.output_bytes = 0
-        """Bytes of both streams that have arrived. After half of `MAX_OUTPUT_BYTES`, further output of a stream arrives
-        only when the program ends. So the caller has to start the program again before that."""
+        """Bytes that have arrived, both streams together. Once a stream has more than half of `MAX_OUTPUT_BYTES`, its
+        further output arrives only when the program ends. So the caller must start the program again before that."""
 
     async def run(self) -> int | None:
         """Run the program to its end. Return the exit code, or None if the program was ended from outside.
 
-        A cancellation ends the program and all processes that it started.
+        If the task that awaits this call is cancelled, the program and all processes that it started end.
 
         Raises:
             SandboxLostError: if the sandbox is lost.
@@ -70,7 +70,7 @@ class PipedProgram:
         return code if isinstance(code, int) else None
 
     def write(self, data: bytes) -> None:
-        """Send input. Raises ValueError if too much input waits, because the program does not read it."""
+        """Send input to the program. Raises ValueError if too much input waits because the program does not read."""
         if self._unsent_bytes + len(data) > _MAX_UNSENT_BYTES:
             raise ValueError("The program does not read its input.")
         self._unsent_bytes += len(data)

@@ -1,7 +1,7 @@
-"""Prepared sandboxes, which are started before a cell needs a sandbox, so that the cell begins at once.
+"""Prepared sandboxes: new sandboxes that wait for a notebook cell, so that the cell need not wait for a start.
 
-A prepared sandbox is an ordinary new sandbox in which no command has run. The process that keeps a notebook's sandbox
-(the kernel or the Jupyter server) also keeps its prepared sandboxes, in `PreparedSandboxes`.
+No command has run in a prepared sandbox. The process that holds a notebook's sandbox (the kernel or the Jupyter server)
+also holds the notebook's prepared sandboxes, in an object of `PreparedSandboxes`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from llm_sandbox_nb.sandbox.open import is_up_to_date
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 MIN_FREE_BYTES = 512 * 1024 * 1024
-"""Minimum bytes of free memory. With less, prepared sandboxes end, because the user's work may need the memory."""
+"""Minimum bytes of free memory. If less is free, all prepared sandboxes end, because the user's work may need it."""
 CHECK_INTERVAL = 10.0
-"""Seconds between two checks. A check ends prepared sandboxes that have died or expired, or all if memory is scarce."""
+"""Seconds between two checks. A check ends prepared sandboxes that have expired or died. If memory is scarce, a check
+ends all prepared sandboxes."""
 ANSWER_TIMEOUT = 2.0
-"""Seconds in which a prepared sandbox must answer when it is needed. A longer wait is useless, because an ordinary
-start takes little more time."""
+"""Seconds in which a prepared sandbox must answer before it is used. A longer wait is useless, because the start of a
+new sandbox takes little more time."""
 REPEAT_SECONDS = 1.0
-"""Seconds after which a prepared sandbox that a fork has taken is replaced. The delay leaves the processors to the
-fork."""
+"""Seconds between the moment when a fork takes a prepared sandbox and the start of the next one. The delay leaves the
+processors to the fork."""
 _VARIABLES = ("TZ", "DOCKER_HOST", "DOCKER_CONTEXT")
 """Environment variables of this process that affect the start of a sandbox."""
 
@@ -72,8 +73,8 @@ class PreparedSandboxes(Generic[T]):
         self._start, self._end, self._box = start, end, box
         self._entries: list[_Entry[T]] = []
         self._refused: dict[str, SandboxOptions] = {}
-        """Options with which the newest start for an owner has failed, by owner. `prepare` does not try these options
-        again before the next `take`, i.e. before the owner's next cell."""
+        """For each owner, the options of a start that has failed. `prepare` does not try these options again until
+        `take` is called, i.e. until the owner's next cell."""
         self._wanted: dict[str, tuple[SandboxOptions, int, float]] = {}
         """Arguments of the newest call of `prepare` for each owner."""
         self._one_start = asyncio.Lock()
@@ -87,11 +88,11 @@ class PreparedSandboxes(Generic[T]):
     def prepare(self, options: SandboxOptions, count: int, seconds: float, owner: str = "") -> None:
         """Start sandboxes in the background until the owner has `count` prepared sandboxes with these options.
 
-        The owner's other prepared sandboxes end. A failed start is only logged, because the ordinary start in a cell
-        will report the reason.
+        The owner's other prepared sandboxes end. A failed start is only logged, because the next cell then starts a
+        sandbox itself, and reports the error.
 
         Args:
-            options: options of the sandboxes; see `why_not_prepared`.
+            options: options of the sandboxes. With some options, no sandbox is prepared; see `why_not_prepared`.
             count: number of sandboxes.
             seconds: seconds after which an unused sandbox ends.
             owner: owner of the sandboxes, e.g. the id of a kernel.
@@ -115,15 +116,15 @@ class PreparedSandboxes(Generic[T]):
             self._watch = asyncio.create_task(self._check_regularly())
 
     async def take(self, options: SandboxOptions, owner: str = "", *, clone: bool = False) -> T | None:
-        """Return a prepared sandbox with these options, or None if no prepared sandbox can be used.
+        """Return the oldest prepared sandbox with these options, or None if no prepared sandbox can be used.
 
-        The sandbox then belongs to the caller. The oldest sandbox is returned first, and a start in progress is waited
-        for. Prepared sandboxes of the owner with other options end, because the next cells probably need the new
-        options too.
+        The sandbox then belongs to the caller. If its start is still in progress, this call waits for the start. The
+        owner's prepared sandboxes with other options end, because the next cells probably need the new options too.
 
-        With `clone`, the caller wants a second sandbox like a running one, for a fork. `options` then has the isolation
-        that was chosen for the running sandbox, and prepared sandboxes with other options stay. The next sandbox is
-        prepared soon afterwards, and not only after the next cell, because forks are made outside of cells too.
+        `clone` is True if a fork needs a second sandbox like a running sandbox. `options` must then name the isolation
+        of the running sandbox, and not `auto`. Prepared sandboxes with other options do not end. The next sandbox is
+        prepared after `REPEAT_SECONDS`. Otherwise it would be prepared after the next cell, but forks also happen
+        between cells.
         """
         self._refused.pop(owner, None)
         for entry in [entry for entry in self._entries if entry.owner == owner]:
@@ -149,10 +150,10 @@ class PreparedSandboxes(Generic[T]):
         return None
 
     async def end_oldest(self) -> None:
-        """End the oldest prepared sandbox of any owner, to make room for a sandbox that is needed now."""
+        """End the oldest prepared sandbox of all owners, to make room for a sandbox that is needed now."""
         for entry in self._entries:
             if not self._has_ended(entry):
-                # unlike `await`, this does not pass a cancellation on to the task
+                # unlike `await`, `asyncio.wait` does not cancel the task if this coroutine is cancelled
                 await asyncio.wait({self._drop(entry)})
                 return
 
@@ -229,10 +230,7 @@ class PreparedSandboxes(Generic[T]):
 
 
 def why_not_prepared(options: SandboxOptions) -> str:
-    """Return the reason, as a sentence, why sandboxes with these options are never prepared.
-
-    Empty if there is no such reason.
-    """
+    """Return a sentence: the reason why no sandbox with these options is prepared. Empty if one can be prepared."""
     if not isolates(options.isolation or "auto"):
         return f"The isolation {options.isolation!r} has no engine whose start takes time."
     if options.secrets:
@@ -241,7 +239,7 @@ def why_not_prepared(options: SandboxOptions) -> str:
 
 
 def available_memory() -> int | None:
-    """Return the bytes of memory that this process can still use. None if the system does not report them."""
+    """Return the bytes of memory that this process can still use. None if the system does not report memory."""
     limits = [memory_left()]
     with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -256,7 +254,7 @@ def _is_memory_low() -> bool:
 
 
 def _surroundings(options: SandboxOptions) -> object:
-    """Return the facts that affect the start of a sandbox in addition to the options."""
+    """Return all facts that affect a start, except the options: the version of the CA bundle, and `_VARIABLES`."""
     bundle = None
     if options.ca_bundle is not None:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Isolation `process`, which isolates nothing: the executor is an ordinary process of this machine."""
+"""Isolation `process`, which protects nothing: the executor is an ordinary process of this machine."""
 
 from __future__ import annotations
 
@@ -37,17 +37,19 @@ INHERITED_VARIABLES = (
     "VIRTUAL_ENV",
     "CONDA_PREFIX",
 )
-"""The only variables of this process that commands get in their environment. (In /proc, commands can still read all
-variables of this process.)"""
+"""Variables of this process that commands get in their environment. Commands do not get the other variables, but can
+read them in /proc."""
 REASON_VARIABLE = "LLM_SANDBOX_PROCESS_REASON"
-"""Environment variable with the reason why a site does not isolate commands. Every card shows this reason."""
+"""Environment variable with a sentence: the reason why a site uses this isolation. `Protection.protects` ends with the
+sentence, so people see it in notebooks."""
 _ID_VARIABLE = "LLM_SANDBOX_ID"
-"""Environment variable with the sandbox's id. All commands get it, so that `_kill_marked` finds their processes after
-the executor was killed. They do not get `FOLDER_VARIABLE`, which marks a living executor."""
+"""Environment variable with the sandbox's id. The executor and all commands have this variable, so that `_kill_marked`
+finds their processes after the executor was killed. Commands do not have `FOLDER_VARIABLE`, because this variable marks
+a living executor."""
 _FOLDER_PREFIX = "llm-sandbox-"
 _LOCK_NAME = "owned"
-"""Name of a file in the sandbox's folder. The owner locks this file until the sandbox or the owner ends, so that other
-processes do not remove the folder."""
+"""Name of a file in the sandbox's folder. This process locks the file until the sandbox ends, so that other processes
+do not remove the folder."""
 _EXIT_TIMEOUT = 1.0
 """Seconds until an executor that does not exit is killed."""
 
@@ -62,20 +64,20 @@ async def why_unavailable(image: str | None) -> str:
 
 
 async def is_up_to_date(sandbox: Sandbox, options: SandboxOptions) -> bool:
-    """See `Implementation.is_up_to_date`. Return True, because the sandbox shows this machine's present files."""
+    """Return True, because the sandbox uses this machine's present files."""
     return True
 
 
 def resource_usage(sandbox: Sandbox) -> ResourceUsage:
-    """See `Implementation.resource_usage`. All figures are None, because the kernel has no sums for these processes."""
+    """Return unknown figures, because the kernel has no sums of the resources that these processes use."""
     return ResourceUsage()
 
 
 async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = None) -> ChannelSandbox:
     """Start a sandbox, which is only a folder and a process. Ignore `labels`, because no sandbox outlives its owner.
 
-    The folder is `<tmp>/llm-sandbox-XXXX`. By default, the working directory is its subfolder `testbed`. The folder is
-    removed when the sandbox ends.
+    The folder is `llm-sandbox-XXXX` in the system's folder for temporary files. By default, its subfolder `testbed` is
+    the working directory. The folder is removed when the sandbox ends.
 
     Raises:
         IsolationUnavailableError: if bash is missing, or this is not Linux.
@@ -96,9 +98,9 @@ async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = N
 
 
 def remove_leftovers() -> int:
-    """Remove the folders whose owner and executor were both killed. Return the number of folders still in use.
+    """Remove folders whose owner and executor were both killed. Return the number of folders that are still in use.
 
-    Other folders are left alone, because a living executor removes its own folder when it ends.
+    A folder with a living executor counts as in use, because the executor removes the folder when it ends.
     """
 
     @functools.cache
@@ -112,8 +114,8 @@ def remove_leftovers() -> int:
 
 
 _remove_left_once = functools.cache(remove_leftovers)
-"""`remove_leftovers`, but only the first call does something. This is enough, because only killed processes leave
-folders."""
+"""`remove_leftovers`, but only the first call does something. One call is enough, because new leftovers appear only
+when a process is killed."""
 
 
 async def _start_in(folder: Path, options: SandboxOptions, owned: IO[str]) -> ChannelSandbox:
@@ -122,7 +124,7 @@ async def _start_in(folder: Path, options: SandboxOptions, owned: IO[str]) -> Ch
     environment = _environment(folder, options) | {_ID_VARIABLE: name, FOLDER_VARIABLE: str(folder)}
     for part in ("home", "tmp"):
         (folder / part).mkdir()
-    # these may fail, so before the process is started
+    # Both calls may fail, so they come before the start of the process.
     source, protection = executor_source(), _protection(options, {})
     process = await asyncio.create_subprocess_exec(
         *bootstrap_argv(sys.executable),
@@ -168,7 +170,8 @@ def _environment(folder: Path, options: SandboxOptions) -> dict[str, str]:
         "EMAIL": GIT_EMAIL,
     }
     ca_path = str(options.ca_bundle.resolve()) if options.ca_bundle else None
-    # The first folder makes `python3` the Python of this process, even if its virtual environment was not activated.
+    # With the first folder, the command `python3` starts the Python of this process, even if its virtual environment
+    # was not activated.
     path = os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)])
     return inherited | {"PATH": path} | own | site_environment(options, ca_path) | dict(options.env)
 
@@ -202,7 +205,7 @@ def _protection(options: SandboxOptions, executor: Mapping[str, Any]) -> Protect
 
 
 async def _end(process: asyncio.subprocess.Process, folder: Path, name: str, owned: IO[str]) -> None:
-    """Wait until the executor exits, and remove the folder. Kill all processes if the executor does not exit."""
+    """Wait until the executor exits, and remove the folder. If the executor does not exit, kill all processes."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), _EXIT_TIMEOUT)
     if process.returncode is None:
@@ -215,9 +218,9 @@ async def _end(process: asyncio.subprocess.Process, folder: Path, name: str, own
 
 
 def _kill_marked(name: str) -> None:
-    """Kill the processes of a sandbox whose executor was killed. Their environment has the sandbox's id."""
+    """Kill all processes of the sandbox with the id `name`. Their environment has `_ID_VARIABLE`."""
     mark = f"{_ID_VARIABLE}={name}".encode()
-    for _ in range(100):  # several rounds, because processes may start others meanwhile
+    for _ in range(100):  # several rounds, because a process may start another one meanwhile
         marked = [pid for pid in _pids() if mark in _environ(pid)]
         for pid in marked:
             with contextlib.suppress(OSError):
@@ -229,7 +232,7 @@ def _kill_marked(name: str) -> None:
 
 
 def _is_starting(pid: int) -> bool:
-    """Return True for a process of this user that is just starting a program. Its environment cannot be read yet."""
+    """Return True if a process of this user is starting a program, so that its environment cannot be read yet."""
     folder = Path(f"/proc/{pid}")
     try:
         if folder.stat().st_uid != os.getuid():

@@ -1,12 +1,13 @@
-"""The system-call filter of every sandbox of Docker and bubblewrap, assembled without a library.
+"""The system-call filter (seccomp) of every Docker and bubblewrap sandbox, assembled without a library.
 
-The filter denies calls that have been used to escape from sandboxes, and that sandboxes do not need: kernel keyrings,
-BPF, perf, userfaultfd, mounting, new namespaces, io_uring, kernel modules, terminal injection, and sockets of families
-other than Unix, IP and netlink (a vsock reaches the hypervisor from any network namespace). It allows all other calls.
+The filter denies calls with which programs have escaped from sandboxes, and which sandboxes do not need. They concern
+kernel keyrings, BPF, perf, userfaultfd, mounts, new namespaces, io_uring, kernel modules, and typing into other
+terminals. The filter also denies sockets of families other than Unix, IP and netlink, because a vsock reaches the
+hypervisor from any network namespace. All other calls are allowed.
 
-bubblewrap reads the compiled BPF program from a file descriptor. In a container, the first process installs the filter
-before it serves requests. The engine's own filter is not enough, because engines differ in the calls that they allow,
-in the names that they know, and in the format of a filter. No engine can remove an installed filter.
+A filter is a program in BPF, the kernel's bytecode for filters. bubblewrap reads it from a file descriptor. In a
+container, the first process installs it before it serves requests. The filter of a Docker engine is not enough,
+because engines differ in the calls that they allow, in the names that they know, and in the format of a filter.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ _MISSING = -1
 _NEW_NAMESPACE_FLAGS = 0x7E020080
 """All CLONE_NEW* flags."""
 _CLONE_NAMESPACE_FLAGS = 0x7E020000
-"""All CLONE_NEW* flags except CLONE_NEWTIME (0x80), because this bit of clone's flags is part of the exit signal."""
+"""All CLONE_NEW* flags except CLONE_NEWTIME (0x80). In the flags of clone, the bit 0x80 belongs to the exit signal."""
 _TERMINAL_INJECTION = (0x5412, 0x541C)
-"""The requests TIOCSTI and TIOCLINUX, which type into another terminal."""
+"""The ioctl requests TIOCSTI and TIOCLINUX, with which a program can type into another program's terminal."""
 _SOCKET_FAMILIES = (1, 2, 10, 16)
 """The allowed socket families AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK."""
 
@@ -86,7 +87,7 @@ DENIED: dict[str, tuple[int, int]] = {
     "sethostname": (170, 161),
     "setdomainname": (171, 162),
 }
-"""System calls that fail with EPERM, with their numbers on x86-64 and on arm64. -1 means that arm64 lacks the call."""
+"""System calls that fail with EPERM, each with its numbers on x86-64 and arm64. -1 means that arm64 lacks the call."""
 
 ABSENT: dict[str, tuple[int, int]] = {
     "clone3": (435, 435),
@@ -94,8 +95,8 @@ ABSENT: dict[str, tuple[int, int]] = {
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
 }
-"""System calls that fail with ENOSYS, so that programs use other calls. A filter cannot read the flags of clone3,
-because they are behind a pointer. Without clone3, glibc uses clone, whose flags are checked."""
+"""System calls that fail with ENOSYS (no such call), so that programs use other calls. A filter cannot check clone3,
+because the flags of clone3 are behind a pointer. Without clone3, glibc uses clone, whose flags the filter checks."""
 
 _CHECKED: dict[str, tuple[int, int]] = {
     "clone": (56, 220),
@@ -108,12 +109,12 @@ _CHECKED: dict[str, tuple[int, int]] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """A kind of machine for which a filter can be assembled."""
+    """A processor architecture for which a filter can be assembled."""
 
     audit: int
-    """The kernel's number for this kind of machine."""
+    """The kernel's number for this architecture (AUDIT_ARCH)."""
     column: int
-    """Position of the machine's numbers in the pairs of `DENIED`, `ABSENT` and `_CHECKED`."""
+    """Position of the architecture's system-call numbers in the pairs of `DENIED`, `ABSENT` and `_CHECKED`."""
 
 
 _ARCHITECTURES = {
@@ -135,7 +136,7 @@ class _Program:
         self.instructions.append((_RETURN, 0, 0, action))
 
     def answer_if(self, test: int, operand: int, action: int) -> None:
-        """Add instructions that return `action` if the loaded word passes `test`, and that otherwise continue."""
+        """Add instructions that return `action` if the loaded word passes `test` with `operand`; otherwise continue."""
         self.instructions.append((test, 0, 1, operand))
         self.answer(action)
 
@@ -148,12 +149,13 @@ def _fail(code: int) -> int:
 
 
 def _argument_check(argument: int, tests: list[tuple[int, int, int]], otherwise: int) -> _Program:
-    """Assemble a program that checks the argument of a call with the position `argument`.
+    """Assemble a program that checks one argument of a call. `argument` is its position, from 0.
 
-    The program returns the action of the first (test, operand, action) that the argument passes, or else `otherwise`.
+    Each of `tests` is (test, operand, action). The program returns the action of the first test that the argument
+    passes. If the argument passes no test, the program returns `otherwise`.
     """
     program = _Program()
-    program.load(16 + 8 * argument)  # the low word of the argument, because both machines are little-endian
+    program.load(16 + 8 * argument)  # the argument's low word, because both architectures are little-endian
     for test, operand, action in tests:
         program.answer_if(test, operand, action)
     program.answer(otherwise)
@@ -172,9 +174,9 @@ def _checks(column: int) -> list[tuple[int, _Program]]:
 
 
 def filter_program(machine: str | None = None) -> bytes | None:
-    """Return the compiled filter for a kind of machine, e.g. `x86_64`; by default, for this machine.
+    """Return the compiled filter for the architecture `machine`, e.g. `x86_64`; for this machine's if None.
 
-    None if the tables have no numbers for this kind.
+    The result is None if this module has no system-call numbers for the architecture.
     """
     architecture = _ARCHITECTURES.get((machine or platform.machine()).lower())
     if architecture is None:
@@ -214,16 +216,17 @@ def load_filter(filters):
     if os.waitpid(child, 0)[1] == 0:
         load()
 """
-"""A Python program that installs a filter with prctl 22. The kernel allows this only after prctl 38, which forbids new
-privileges. A child process tries first, because under some emulators every call fails as soon as a filter is installed.
+"""A Python program that installs a filter with prctl 22. The kernel allows prctl 22 only after prctl 38, which forbids
+new privileges. A child process first tries to install the filter and exit. Under some emulators this fails, because
+every call fails as soon as a filter is installed.
 """
 
 
 def load_filter() -> str:
     """Return a Python program that permanently installs the filter for its process and all children.
 
-    If the filter cannot be installed, the program continues without it. The executor's `open_calls` then finds the
-    system calls that should be refused but can be used, and the sandbox's protection reports them.
+    If the filter cannot be installed, the program continues without the filter. The executor's `open_calls` then finds
+    the system calls that can be used although they should be refused, and `Protection` reports them.
     """
     codes = {machine: (filter_program(machine) or b"").hex() for machine in ("x86_64", "aarch64")}
     return f"{_LOAD}\nload_filter({codes!r})\n"
@@ -233,12 +236,15 @@ _MODES = {"0": "none", "1": "strict mode", "2": "filter"}
 
 
 def describe_mode(status: Mapping[str, str]) -> str:
-    """Return the kind of filter of a process. `status` has the fields of /proc/PID/status."""
+    """Return the kind of system-call filter of a process. `status` has the fields of /proc/PID/status."""
     return _MODES.get(status.get("Seccomp", ""), "unknown")
 
 
 def describe_calls(reported: object) -> tuple[str, list[str]]:
-    """Describe the result of the executor's `open_calls` in words. Return also the names of the open calls."""
+    """Describe in words which system calls are refused and which are open. Return also the names of the open ones.
+
+    `reported` is the result of the executor's `open_calls`.
+    """
     refused, open_calls = closed_and_open(reported)
     parts = [
         f"{kind}: {', '.join(names)}" for kind, names in (("refused", refused), ("open", open_calls)) if names

@@ -1,4 +1,4 @@
-"""A terminal in a sandbox. The number of bytes in transit is limited, in both directions."""
+"""A terminal in a sandbox. The number of bytes that wait to be shown or to be read is limited."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 MAX_UNREAD_BYTES = 256 * 1024
-"""Maximum bytes of output that the host has not acknowledged. A program that prints more has to wait."""
+"""Maximum bytes of output for which `acknowledge` was not called yet. A program that prints more has to wait."""
 MAX_TYPED_BYTES = 1024 * 1024
 """Maximum bytes of typed or pasted input that are not sent yet."""
 _RESET_SEQUENCE = (
     r"\033[!p\033[4l\033[?47l\033[?1000l\033[?1002l\033[?1003l\033[?1004l\033[?7h"
     r"\033]104\007\033]110\007\033]111\007\033]112\007"
 )
-"""Escape sequences that are printed before each prompt. They undo the settings of earlier programs: an incomplete
-sequence, modes (characters, colours, cursor, margins, insertion, another screen, mouse and focus reports, no wrapping),
-and the palette."""
+"""Escape sequences that are printed before each prompt. They undo settings that earlier programs have left: modes
+(characters, colours, cursor, margins, insertion, another screen, mouse and focus reports, no wrapping) and the palette.
+They also end an incomplete escape sequence."""
 _RECORD = struct.Struct(">cI")
 _MAX_RECORD_BYTES = 32 * 1024
 _MAX_SIZE = 4096
@@ -28,7 +28,7 @@ _MAX_SIZE = 4096
 
 
 class Terminal:
-    """A shell on a new terminal in a running sandbox. Call `run` once. The other methods work while `run` runs."""
+    """A shell on a new terminal in a running sandbox. Call `run` once, and other methods while `run` runs."""
 
     def __init__(
         self, sandbox: ChannelSandbox, show: Callable[[bytes], None], *, rows: int = 24, columns: int = 80
@@ -37,8 +37,8 @@ class Terminal:
 
         Args:
             sandbox: the sandbox.
-            show: function that is called with each piece of raw output, which may be hostile. Output stops unless
-                `acknowledge` is called for the shown bytes.
+            show: function that is called with each piece of raw output, which may be hostile. Call `acknowledge` after
+                the bytes were shown; otherwise the output stops after `MAX_UNREAD_BYTES`.
             rows: height of the window in characters.
             columns: width of the window in characters.
         """
@@ -53,7 +53,7 @@ class Terminal:
     async def run(self) -> int | None:
         """Run the shell to its end. Return the exit code, or None if the terminal was ended from outside.
 
-        A cancellation ends the shell and its processes.
+        If the task that awaits this call is cancelled, the shell and its processes end.
 
         Raises:
             SandboxLostError: if the sandbox is lost.
@@ -79,13 +79,14 @@ class Terminal:
         return code if isinstance(code, int) else None
 
     def type(self, data: bytes) -> None:
-        """Send typed bytes. Raises ValueError if too much input waits, because the program inside does not read it."""
+        """Send typed bytes. Raises ValueError if too much input waits because the program inside does not read."""
         self._send_bytes(b"i", data)
 
     def report(self, data: bytes) -> None:
         """Send bytes that the terminal emulator generates, such as answers to queries and mouse events.
 
-        The sandbox passes the bytes on only to a program that may have requested them. Raises ValueError like `type`.
+        The executor passes the bytes on only if the program on the terminal may have requested them. Raises ValueError
+        like `type`.
         """
         self._send_bytes(b"r", data)
 
@@ -105,7 +106,7 @@ class Terminal:
             self._send_number(b"s", size[0] << 16 | size[1])
 
     def acknowledge(self, count: int) -> None:
-        """Allow the sandbox to send `count` further bytes.
+        """Report that `count` bytes of output were shown. The sandbox may then send as many further bytes.
 
         Raises:
             ValueError: if `count` is larger than the number of shown bytes that were not acknowledged yet.

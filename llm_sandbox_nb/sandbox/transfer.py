@@ -1,8 +1,11 @@
-"""Uploads and downloads of file trees: the format of the stream, the plan of an upload, the writing of a download.
+"""Uploads and downloads of file trees.
 
-`executor/tree_stream.py` implements the same format for the other side. A downloaded stream is hostile. So every path
-is opened from the target's descriptor, one component at a time, without following links. Then neither a name, nor an
-existing link, nor a link that appears meanwhile can direct a write elsewhere.
+A tree is sent as a stream of entries. Each entry has a header, and most kinds of entries also have content.
+`executor/tree_stream.py` implements the same format for the other side.
+
+A downloaded stream may be hostile. So every path is opened component by component, beginning at the descriptor of the
+target, and without following links. Thus a name or a link cannot direct a write out of the target, even if the link
+appears during the download.
 """
 
 from __future__ import annotations
@@ -30,23 +33,24 @@ from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 from llm_sandbox_nb.windows import FOLDER, NO_LINK, NO_WAIT, NOT_INHERITED
 
 RECORD = struct.Struct(">BHI")
-"""Header of an entry: kind, length of the path, mode."""
+"""Header of an entry: kind, length of the path in bytes, mode. The path follows."""
 CHUNK = struct.Struct(">I")
-"""Header of a piece of content: its length. The length 0 ends the content."""
+"""Header of a piece of content: the length of the piece in bytes. The length 0 ends the content."""
 CHUNK_SIZE = 256 * 1024
 DIRECTORY, FILE, LINK, SAME, SKIPPED, THE_END = b"DFLHSE"
-"""Kinds of entries. `SAME` is a hard link: another name of a file whose entry came earlier in the stream. Only uploads
-have `LINK`, a symbolic link. The content of `SKIPPED` is the reason why the entry was left out."""
+"""Kinds of entries. `SAME` is a hard link: another name of a file that came earlier in the stream. `LINK` is a symbolic
+link; only uploads have links. `SKIPPED` is an entry that was left out; its content is the reason. `THE_END` ends the
+stream."""
 NAME_TAKEN = "a file with this name is already there"
 
 
 def record(kind: int, path: bytes, mode: int = 0) -> bytes:
-    """Return the header of an entry."""
+    """Return the beginning of an entry: its header and its path."""
     return RECORD.pack(kind, len(path), mode) + path
 
 
 class TreeRecordReader:
-    """A reader of the entries in a file that holds an executor's hostile answer."""
+    """Reader of the entries in `source`, a file with a tree from an executor. The tree may be hostile."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
@@ -61,7 +65,7 @@ class TreeRecordReader:
         """Yield kind, path and mode of each entry. The caller must read an entry's content before the next entry.
 
         Raises:
-            ProtocolError: if the file contains anything but records.
+            ProtocolError: if the file contains anything but valid entries.
         """
         while True:
             kind, length, mode = RECORD.unpack(self._take(RECORD.size))
@@ -88,29 +92,31 @@ class TreeRecordReader:
 
 BATCH_BYTES = 1024 * 1024
 _MAX_UPLOAD_NAME_BYTES = 3500
-"""Maximum bytes of a path below the uploaded folder. The system allows 4096 bytes for the target's path and this path
-together."""
+"""Maximum bytes of a path relative to the uploaded folder. Linux allows 4096 bytes for the absolute path in the
+sandbox, which is longer by the target's path."""
 _GIT_FILE_BYTES = 4096
-"""Maximum number of bytes that are read from a file `.git`, which names the repository of a git worktree."""
+"""Maximum bytes that are read from a file `.git`. In a git worktree, this file names the folder of the repository."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """An entry of an upload. `name` is the entry's path below the target."""
+    """An entry of an upload."""
 
     kind: int
     name: bytes
+    """Path relative to the target folder."""
     path: Path
+    """Path on this machine."""
     mode: int = 0
     target: bytes = b""
-    """Target of a link, or first name of a hard-linked file."""
+    """Target of a symbolic link (`LINK`), or `name` of the file to which a hard link (`SAME`) belongs."""
 
 
 @dataclass
 class UploadPlan:
     """The entries of an upload.
 
-    `left_out` has a sentence for each entry that is missing or will not work in the sandbox.
+    `left_out` has a sentence for each entry that is left out, or that will not work in the sandbox.
     """
 
     entries: list[Planned] = field(default_factory=list)
@@ -122,10 +128,10 @@ class UploadPlan:
 
 
 def plan_upload(source: Path) -> UploadPlan:
-    """List the entries of an upload of `source`, which is a file or a folder whose content is uploaded.
+    """List the entries of an upload. `source` is a single file, or a folder whose content is uploaded.
 
-    Links stay links, wherever they lead. Pipes, sockets and devices are left out. If `source` itself is a link to a
-    file, the file is uploaded with the name of the link.
+    Symbolic links in a folder stay links, wherever they lead. Pipes, sockets and devices are left out. If `source`
+    itself is a link to a file, that file is uploaded with the name of the link.
 
     Raises:
         FileNotFoundError: if `source` is missing.
@@ -186,7 +192,7 @@ def _unreadable(path: Path, error: OSError) -> TransferError:
 
 
 def _repository_elsewhere(path: Path, name: bytes, root: Path) -> list[str]:
-    """Return a sentence if a file `.git` names a repository outside of the upload, as in a git worktree."""
+    """Return a list with one sentence if a file `.git` names a repository outside of the upload. Otherwise empty."""
     with path.open("rb") as file:
         first = file.read(_GIT_FILE_BYTES).partition(b"\n")[0]
     if not first.startswith(b"gitdir: "):
@@ -215,7 +221,7 @@ def _stream(plan: UploadPlan) -> Iterator[bytes]:
 
 
 def _content(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file as chunks. Raises TransferError, for example if the path is no longer a file."""
+    """Yield the content of a file in the format of the stream. Raises TransferError if the file cannot be read."""
     try:
         with open(os.open(path, os.O_RDONLY | NO_LINK | NO_WAIT | NOT_INHERITED), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -228,7 +234,7 @@ def _content(path: Path) -> Iterator[bytes]:
 
 
 def _batch(pieces: Iterator[bytes]) -> bytes:
-    """Join pieces until they have about a megabyte. Return `b""` if no piece is left."""
+    """Take pieces until they have about a megabyte, and join them. Return `b""` if no piece is left."""
     batch, size = [], 0
     for piece in pieces:
         batch.append(piece)
@@ -253,17 +259,17 @@ async def file_pieces(source: BinaryIO) -> AsyncIterator[bytes]:
 
 
 MAX_OVERHEAD_BYTES = 64 * 1024 * 1024
-"""Maximum bytes of names and headers in a download, in addition to the content."""
+"""Maximum bytes of a download that are names and headers, in addition to the limit on content."""
 MAX_BYTES_IN_MEMORY = 8 * 1024 * 1024
 MAX_SENTENCES = 1000
 MAX_ENTRIES = 100_000
 """Maximum number of files and folders that a download makes."""
 MAX_RECORDS = 10 * MAX_ENTRIES
-"""Maximum number of entries of a download that are read. Reading hostile entries without an end would take hours."""
+"""Maximum number of entries that a download reads. A hostile sandbox could send entries for hours."""
 _FREE_ENTRIES = 1000
 _BYTES_PER_ENTRY = 4096
-"""Minimum bytes that a file or folder takes on a disk. A download may make `_FREE_ENTRIES` files and folders, and one
-more for each `_BYTES_PER_ENTRY` bytes of its limit."""
+"""Bytes that even an empty file or folder takes on a disk. A download may make `_FREE_ENTRIES` files and folders, and
+one more for each `_BYTES_PER_ENTRY` bytes of its limit."""
 _MAX_DEPTH = 100
 _MAX_NAME_BYTES = 255
 _MAX_PATH_BYTES = 4096
@@ -272,17 +278,17 @@ _OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK | NOT_INHERITED
 
 
 class Spool:
-    """A temporary file that collects a download until it is complete. Only large downloads are on disk."""
+    """A temporary file that collects a download until it is complete. A small download stays in memory."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit + limit // 1024 + MAX_OVERHEAD_BYTES
         self._file = tempfile.SpooledTemporaryFile(MAX_BYTES_IN_MEMORY)  # noqa: SIM115 - closed by __exit__
 
     def take(self, kind: int, payload: bytes) -> None:
-        """Add a frame.
+        """Add the payload of a frame to the file.
 
         Raises:
-            ProtocolError: if the sandbox sends more than the limit, or a frame of another kind.
+            ProtocolError: if the sandbox has sent more bytes than it may, or a frame of a kind other than STDOUT.
         """
         self._left -= len(payload)
         if kind != Kind.STDOUT or self._left < 0:
@@ -290,7 +296,7 @@ class Spool:
         self._file.write(payload)
 
     def content(self) -> BinaryIO:
-        """Return the file after a seek to its beginning."""
+        """Return the file, positioned at its beginning."""
         self._file.seek(0)
         return cast(BinaryIO, self._file)
 
@@ -304,7 +310,10 @@ class Spool:
 
 
 def requested_file(source: str, kind: TransferKind | None) -> bytes | None:
-    """Return the only file name that a download of `source` may contain. Return None if `source` may be a folder."""
+    """Return the name of the only file that a download of `source` may contain. None if `source` may be a folder.
+
+    `Sandbox.download` describes `kind`.
+    """
     name = posixpath.basename(source)
     if name in ("", ".", "..") or kind == "folder":
         return None
@@ -314,20 +323,20 @@ def requested_file(source: str, kind: TransferKind | None) -> bytes | None:
 def receive_tree(
     source: BinaryIO, target: Path, limit: int, only: bytes | None = None, *, replace: bool = True
 ) -> list[str]:
-    """Write a tree of files below a folder.
+    """Write the files and folders of a downloaded tree.
 
     Args:
-        source: the records.
+        source: file with the entries of the tree.
         target: the folder, made if missing.
         limit: maximum bytes of content.
         only: if given, the tree must be a single file with this name.
-        replace: True to replace existing files; False to leave out files whose names are taken.
+        replace: True to replace existing files; False to leave out files whose names exist in `target`.
 
     Returns:
         A sentence for each entry that was left out.
 
     Raises:
-        TransferError: if the records are invalid, or are not those of the single file `only`.
+        TransferError: if the entries are invalid, or if there is an entry other than the file `only`.
         OSError: if the files cannot be written.
     """
     target.mkdir(parents=True, exist_ok=True)
@@ -346,7 +355,7 @@ def receive_tree(
 
 
 def _check_only(name: bytes, reader: TreeRecordReader) -> None:
-    """Check that a tree is a single file with this name, before anything is written."""
+    """Raise TransferError if a tree is not a single file with this name. Write nothing."""
     records = reader.records()
     kind, path, _ = next(records, (DIRECTORY, b"", 0))
     if kind != DIRECTORY and path == name:
@@ -360,7 +369,7 @@ def _check_only(name: bytes, reader: TreeRecordReader) -> None:
 
 
 class _RefusedError(LLMSandboxError):
-    """Refusal to write an entry. The message is the reason."""
+    """Refusal to write an entry. The message is the reason, as the end of a sentence."""
 
 
 class _Receiver:
@@ -397,14 +406,14 @@ class _Receiver:
             self.sentences.append(f"{self._unnamed} more entries were left out.")
 
     def _make_folder(self, components: list[bytes]) -> None:
-        """Make a folder. Count it as an entry also if it exists, because the same entry may come without an end."""
+        """Make a folder. Count the entry even if the folder exists, because a stream may repeat an entry endlessly."""
         left = self._entries_left
         self._check_room()
         os.close(self._enter(components))
         self._entries_left = min(self._entries_left, left - 1)
 
     def _enter(self, components: list[bytes]) -> int:
-        """Open a folder below the target. Make a missing folder."""
+        """Open a folder below the target. Make all missing folders of the path."""
         here = os.dup(self._folder)
         for name in components:
             try:
@@ -448,7 +457,7 @@ class _Receiver:
             os.close(folder)
 
     def _further_name(self, path: bytes, first: bytes) -> None:
-        """Create a hard link to the file `first`, which must belong to this transfer."""
+        """Create `path` as a hard link to the file `first`, which this download must have written."""
         written = self._written.get(first)
         if written is None:
             raise _RefusedError("it is a second name of a file that was not sent")
@@ -469,7 +478,7 @@ class _Receiver:
         self._written[path] = written
 
     def _write(self, folder: int, name: bytes, mode: int, reader: TreeRecordReader) -> tuple[int, int]:
-        """Write a file under a temporary name and rename the file, because a rename follows no link.
+        """Write a file under a temporary name, then rename the file to `name`. A rename follows no link.
 
         Return the file's device and inode.
         """
@@ -509,7 +518,7 @@ class _Receiver:
             raise _RefusedError(NAME_TAKEN)
 
     def _copy(self, fd: int, reader: TreeRecordReader) -> bool:
-        """Write the content, but no more than the limit allows. Return False if the content exceeds the limit."""
+        """Write the content. Return False if the content exceeds the limit; the rest is then read but not written."""
         for data in reader.content():
             self._left -= len(data)
             if self._left >= 0:
@@ -520,7 +529,10 @@ class _Receiver:
 
 
 def _link(source: int, first: bytes, folder: int, name: bytes, expected: tuple[int, int]) -> None:
-    """Link a further name to a file. Raise _RefusedError if the file no longer has the `expected` device and inode."""
+    """Make `name` in `folder` a hard link to the file `first` in the folder `source`.
+
+    Raise _RefusedError if the file no longer has the `expected` device and inode.
+    """
     temporary = _temporary_name()
     try:
         os.link(first, temporary, src_dir_fd=source, dst_dir_fd=folder, follow_symlinks=False)
@@ -531,7 +543,8 @@ def _link(source: int, first: bytes, folder: int, name: bytes, expected: tuple[i
     except OSError as error:
         raise _RefusedError(f"a file cannot have a second name here ({error.strerror})") from error
     finally:
-        with contextlib.suppress(FileNotFoundError):  # a rename to a name of the same file leaves both names
+        # The temporary name still exists if linking failed, or if `name` already was a name of the same file.
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=folder)
 
 
@@ -547,13 +560,13 @@ def _read_path(reader: TreeRecordReader) -> bytes:
 
 
 def _components(path: bytes) -> list[bytes]:
-    """Split a path into names, or raise _RefusedError if the path may lead out of the target."""
+    """Split a path into names. Raise _RefusedError if a name is invalid, e.g. `..`, or the path is too deep."""
     names = path.split(b"/")
     if len(names) > _MAX_DEPTH:
         raise _RefusedError("it lies too deep")
     for name in names:
         if name in (b"", b".", b"..") or b"\0" in name or len(name) > _MAX_NAME_BYTES:
-            raise _RefusedError("its name leads elsewhere")
+            raise _RefusedError("its path has an invalid name")
     return names
 
 
@@ -568,6 +581,6 @@ def _drain(reader: TreeRecordReader) -> None:
 
 
 def _reason(reader: TreeRecordReader) -> str:
-    """Return the executor's reason for leaving an entry out, or a general reason if the text cannot be shown."""
+    """Return the executor's reason why it left an entry out. If that text is not printable, return a general reason."""
     text = next(iter(list(reader.content())), b"")[:200].decode("utf-8", "replace")
     return text if text.isprintable() and text else "the sandbox could not read it"

@@ -1,7 +1,8 @@
-"""The names of docker-py that this package uses. Import this module inside functions, because docker-py loads slowly.
+"""All names of docker-py that this package uses. Import this module inside functions, because docker-py loads slowly.
 
-All imports of docker-py are in this module. If two threads first import different parts of docker-py at the same time,
-they can deadlock on the import locks of `docker` and `docker.context`. Python then returns a half-initialized module.
+No other module imports docker-py. If two threads imported different parts of docker-py at the same time, each could
+wait for an import lock of the other (of `docker` and of `docker.context`). Python ends such a deadlock, but one thread
+then gets a half-initialized module.
 """
 
 from __future__ import annotations

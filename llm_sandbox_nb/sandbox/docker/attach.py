@@ -1,7 +1,7 @@
 """Docker's attach connection to a container's stdin, stdout and stderr, implemented with asyncio.
 
-docker-py's own attach returns a blocking socket, loses the first bytes in a buffer of the HTTP library, and behaves
-differently with TLS. The request is only six lines of HTTP. This code works with Unix sockets, TCP and TLS alike.
+docker-py's own attach is not used. It returns a blocking socket, loses the first bytes in a buffer of the HTTP library,
+and behaves differently with TLS. This implementation works in the same way with Unix sockets, TCP and TLS.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _HEADER = struct.Struct(">BxxxI")
 _STDOUT, _STDERR = 1, 2
 _MAX_PIECE_BYTES = 16 * 1024 * 1024
-"""Maximum bytes of a piece. Engines send at most 32 KiB, so a much larger size means that another program answers."""
+"""Maximum bytes of a piece of output. Engines send at most 32 KiB in a piece, so a much larger size means that the data
+has another format."""
 _MAX_ANSWER_BYTES = 64 * 1024
 _STDERR_KEPT_BYTES = 4096
 CONNECT_TIMEOUT = 20.0
@@ -30,7 +31,10 @@ CONNECT_TIMEOUT = 20.0
 
 
 class AttachedReader:
-    """A container's stdout as a stream of bytes. The last bytes of stderr are kept separately."""
+    """Reader of a container's stdout. It also keeps the last bytes of stderr.
+
+    The engine sends both streams over one connection, in pieces with headers.
+    """
 
     def __init__(self, source: asyncio.StreamReader) -> None:
         self._source = source
@@ -76,11 +80,11 @@ class AttachedReader:
 async def attach(
     endpoint: Endpoint, version: str, container: str
 ) -> tuple[AttachedReader, asyncio.StreamWriter]:
-    """Connect to the stdin, stdout and stderr of a container. The container need not be started yet.
+    """Connect to the stdin, stdout and stderr of a container, which need not have started yet.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
-        SandboxError: if the engine refuses.
+        SandboxError: if the engine refuses the request.
     """
     path = f"/v{version}/containers/{container}/attach?stream=1&stdin=1&stdout=1&stderr=1"
     return await _connected(endpoint, path, b"")
@@ -89,9 +93,9 @@ async def attach(
 async def attach_exec(
     endpoint: Endpoint, version: str, exec_id: str
 ) -> tuple[AttachedReader, asyncio.StreamWriter]:
-    """Start a further program in a container, and connect like `attach`.
+    """Start a further program in a running container. Connect to the program as `attach` does.
 
-    `exec_id` is the id from the engine's `exec_create`, called with `stdin=True`.
+    `exec_id` is the result of docker-py's `exec_create`, called with `stdin=True`.
     """
     return await _connected(endpoint, f"/v{version}/exec/{exec_id}/start", b'{"Detach": false, "Tty": false}')
 

@@ -1,4 +1,4 @@
-"""Requests to the engine about one container. All functions except `put_file` block, so callers run them in threads."""
+"""Requests to the engine about one container. All functions except `put_file` block, so call them in threads."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ LABEL_ROOT = f"{PREFIX}.root"
 CA_PATH = "/etc/ssl/llm-sandbox-nb-site.pem"
 _APT_SETTINGS = "/etc/apt/apt.conf.d/90llm-sandbox-nb-site"
 REMOVAL_TIMEOUT = 20
-"""Seconds to wait until a removal that another process has begun is finished."""
+"""Maximum seconds to wait for the end of a removal that another process has begun."""
 _has_quotas: dict[str, bool] = {}
-"""For the URL of each known engine, True if the engine's storage supports quotas."""
+"""For each engine's URL: True if the engine's storage supports a quota, i.e. a limit on the files of one container."""
 
 
 @dataclass(frozen=True)
 class Container:
-    """A container of this package: the ids of container and sandbox, and the settings that a new owner needs."""
+    """A container of this package: its id, the id of its sandbox, and the settings that a process needs to adopt it."""
 
     id: str
     sandbox_id: str
@@ -62,13 +62,15 @@ class Container:
 def create_container(settings: ContainerSettings, certificates: bytes, lease: float) -> Container:
     """Create a container with all labels, but do not start the container.
 
-    `certificates` are those of a site, which programs inside trust; empty if there are none.
-    The sandbox ends if it gets no sign of the owner for `lease` seconds.
+    Args:
+        settings: settings of the container.
+        certificates: PEM text of certificates that programs inside trust; empty if there are none.
+        lease: seconds after which the sandbox will end if it hears nothing from its owner. The value becomes a label.
 
     Raises:
         ImageError: if the image is missing, or its name is invalid.
-        NetworkChangedError: if another process has changed the network meanwhile.
-        SandboxError: if the engine refuses.
+        NetworkChangedError: if another process has removed or duplicated the network meanwhile.
+        SandboxError: if the engine refuses the request.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError, ImageNotFound
 
@@ -105,14 +107,17 @@ def create_container(settings: ContainerSettings, certificates: bytes, lease: fl
 
 
 def with_quota(client: DockerClient, make: Callable[[bool], dict[str, Any]]) -> dict[str, Any]:
-    """Return `make(True)` if the engine's storage supports quotas, or `make(False)` if not."""
+    """Call `make`, which makes a container with a quota (True) or without (False). Return its result.
+
+    The argument is True if the engine's storage supports quotas.
+    """
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     engine = str(client.api.base_url)
     if engine not in _has_quotas:
         info = client.info()
         filesystem = dict(info.get("DriverStatus") or []).get("Backing Filesystem")
-        # With other storage drivers, the files of the image would count too, so these drivers count as without quotas.
+        # Only this storage counts as a storage with quotas. With others, the image's files would use up the quota too.
         _has_quotas[engine] = (info.get("Driver"), filesystem) == ("overlay2", "xfs")
     if not _has_quotas[engine]:
         return make(False)
@@ -127,7 +132,7 @@ def with_quota(client: DockerClient, make: Callable[[bool], dict[str, Any]]) -> 
 
 
 def _trust(container: str, certificates: bytes) -> None:
-    """Copy a site's certificates, and settings of apt for them, into a container that is not started yet."""
+    """Copy certificates into a container that has not started yet, and settings with which apt uses them."""
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     apt = f'Acquire::https::CAInfo "{CA_PATH}";\n'.encode()
@@ -144,12 +149,12 @@ def _trust(container: str, certificates: bytes) -> None:
 
 
 def start_container(container: str, image: str) -> None:
-    """Start a container. `image` is the name of its image, for error messages.
+    """Start a container. `image` is the name of its image, which error messages need.
 
     Raises:
         ImageError: if the image has no python3.
-        NetworkChangedError: if another process has changed the network meanwhile.
-        SandboxError: if the engine refuses.
+        NetworkChangedError: if another process has removed or duplicated the network meanwhile.
+        SandboxError: if the engine refuses the request.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
@@ -165,7 +170,7 @@ def inspect_container(container: str) -> dict[str, Any]:
     """Return the engine's description of a container.
 
     Raises:
-        SandboxLostError: if the container or the engine is gone.
+        SandboxLostError: if the container is gone, or no engine answers.
     """
     with lost_errors():
         inspected: dict[str, Any] = connect().api.inspect_container(container)
@@ -205,7 +210,11 @@ def take_over(container_id: str) -> Container:
 
 
 def label_container(container: str, label: str, value: str) -> None:
-    """Add a label to a running container. Raises SandboxLostError if the container or the engine is gone."""
+    """Add a label to a running container, as a part of its name, because Docker cannot change labels.
+
+    Raises:
+        SandboxLostError: if the container is gone, or no engine answers.
+    """
     name = inspect_container(container)["Name"]
     with lost_errors():
         connect().api.rename(container, labelled_name(name, label, value))
@@ -223,7 +232,7 @@ def remove_container(container: str) -> None:
         except NotFound:
             pass
         except APIError as error:
-            # 409: another removal has begun; 500: an engine's failure during such a removal.
+            # 409: another process is removing the container. 500: some engines fail like this at such a time.
             if error.status_code not in (409, 500):
                 raise unexpected(error, "remove a container") from error
             with contextlib.suppress(NotFound):
@@ -233,7 +242,7 @@ def remove_container(container: str) -> None:
 
 
 def _sandbox_id_in(client: DockerClient, container: str) -> str:
-    """Return the id of the sandbox in a container. Empty if the container is gone."""
+    """Return the id of the sandbox in a container. Empty if the container is gone or has no such label."""
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     try:
@@ -247,7 +256,7 @@ async def put_file(container: str, name: str, size: int, content: Iterator[bytes
 
     Raises:
         IsolationUnavailableError: if no engine answers.
-        SandboxError: if the engine refuses, for instance because the disk is full.
+        SandboxError: if the engine refuses the file, for instance because the disk is full.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
@@ -258,11 +267,11 @@ async def put_file(container: str, name: str, size: int, content: Iterator[bytes
 
 
 _MAX_BATCH_BYTES = 64 * 1024
-"""Maximum bytes of joined pieces. Joining larger pieces takes more time than sending them separately."""
+"""Maximum bytes of pieces that are joined before they are sent. It takes less time to send larger pieces separately."""
 
 
 class _Archive:
-    """A tar archive of one file. The archive has a length, so that `requests` does not send many small chunks."""
+    """A tar archive of one file. It has `__len__`, because `requests` sends a body without a length in small chunks."""
 
     def __init__(self, name: str, size: int, content: Iterator[bytes]) -> None:
         member = tarfile.TarInfo(name)

@@ -1,9 +1,8 @@
 """The connection to the Docker engine, and the error messages for failures of the connection.
 
-For an engine behind ssh, this module listens on a local socket, and forwards each connection to
-`ssh HOST docker system dial-stdio`. docker-py needs a further library for such engines, and cannot attach to a
-program's stdin on them. Through the local socket they are like all other engines, and the user's ssh agent and settings
-are used.
+For an engine at an ssh:// address, this module listens on a local socket, and forwards each connection to
+`ssh HOST docker system dial-stdio`. So the engine can be used like a local engine, and the user's ssh agent and
+settings apply. docker-py's own ssh support is not used, because it needs a further library and cannot attach to stdin.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ T = TypeVar("T")
 PREFIX = "llm-sandbox-nb"
 """Prefix of all names, labels, networks and images of this package on an engine."""
 OLDEST_API_VERSION = "1.41"
-"""API version of Docker 20.10, the oldest supported Docker. The first request to an engine uses this version, and asks
-for the engine's own version."""
+"""API version of Docker 20.10, the oldest supported Docker. The first request to an engine uses this version to ask for
+the engine's newest API version, which all later requests use."""
 REQUEST_TIMEOUT = 60.0
 """Seconds in which the engine must answer a request."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Address of an engine: `unix://`, `tcp://` (with or without TLS) or `ssh://`."""
+    """Address of an engine, which begins with `unix://`, `tcp://` (with or without TLS) or `ssh://`."""
 
     url: str
     tls: TLSConfig | None = None
 
     @property
     def reached_at(self) -> str:
-        """The address for connections. For an engine behind ssh, this is a local socket that forwards to the engine."""
+        """The address for connections: `url`, or the address of `local_socket` for an engine at an ssh:// address."""
         return f"unix://{local_socket(self.url)}" if self.url.startswith("ssh://") else self.url
 
 
@@ -85,7 +84,7 @@ def find_endpoint() -> Endpoint:
 
 
 def connect(timeout: float = REQUEST_TIMEOUT) -> DockerClient:
-    """Return a client of the current engine. A process has only one client for each engine.
+    """Return docker-py's client for the current engine. A process makes one client for each engine.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
@@ -113,8 +112,7 @@ def _client_of_version(endpoint: Endpoint, timeout: float, version: str) -> Dock
     client = DockerClient(
         base_url=endpoint.reached_at, tls=endpoint.tls or False, version=version, timeout=int(timeout)
     )
-    # Set before the first request. Otherwise REQUESTS_CA_BUNDLE would replace the certificates, and HTTP_PROXY the
-    # address.
+    # With True, the variable REQUESTS_CA_BUNDLE would replace the certificates, and HTTP_PROXY would redirect requests.
     client.api.trust_env = False
     return client
 
@@ -122,7 +120,7 @@ def _client_of_version(endpoint: Endpoint, timeout: float, version: str) -> Dock
 def engine_version(timeout: float = 15.0) -> str:
     """Return the engine's name and version, e.g. `Docker 27.3.1`.
 
-    A new client asks the engine, because the client of `connect` may have another time limit.
+    The client of `connect` is not used, because it may have another time limit.
 
     Raises:
         IsolationUnavailableError: if no engine answers within `timeout` seconds.
@@ -137,10 +135,10 @@ def engine_version(timeout: float = 15.0) -> str:
 
 @contextlib.contextmanager
 def engine_errors(where: str = "") -> Iterator[None]:
-    """Convert errors of requests that no engine answers into IsolationUnavailableError.
+    """Raise IsolationUnavailableError if a request in this context gets no answer from an engine.
 
-    `where` is the engine's address in the error message; the present engine's address if empty. Error answers of an
-    engine (`docker.errors.APIError`) are not converted, because the caller handles them.
+    `where` is the engine's address in the error message; the current engine's address if empty. If an engine answers
+    with an error (`docker.errors.APIError`), that exception is raised unchanged, so that the caller can handle it.
     """
     import requests
 
@@ -162,7 +160,7 @@ def no_engine(where: str, error: BaseException) -> IsolationUnavailableError:
             f"This user may not use the Docker engine at {where}: join the group `docker` and log in again, "
             f"or set DOCKER_HOST to an engine of your own."
         )
-    # Find the system's own message, without the class names around it.
+    # Libraries wrap the system's message in names of classes. Show only the system's message.
     found = re.search(r"\[Errno \d+\] ([\w ]+)|Error\(\d+, '([\w ]+)'", text)
     reason = (found[1] or found[2]).lower() if found else text[:200]
     return IsolationUnavailableError(
@@ -173,7 +171,7 @@ def no_engine(where: str, error: BaseException) -> IsolationUnavailableError:
 
 @contextlib.contextmanager
 def lost_errors() -> Iterator[None]:
-    """Convert all errors of a request about a running sandbox into SandboxLostError."""
+    """Raise SandboxLostError if a request in this context fails. Use this context for requests about one sandbox."""
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     try:
@@ -184,19 +182,19 @@ def lost_errors() -> Iterator[None]:
 
 
 def unexpected(error: Exception, doing: str) -> SandboxError:
-    """Return the error for a refusal of the engine without a special message. `doing` is e.g. `start a container`."""
+    """Return the exception for a request that the engine refused. `doing` names the request: `start a container`."""
     return SandboxError(f"The Docker engine refused to {doing}: {one_line(error)}.")
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
-    """Return an error's message without line breaks and without its final full stop, cut to `limit` characters."""
+    """Return an error's message in one line, without a full stop at its end, and cut to `limit` characters."""
     explanation = getattr(error, "explanation", None)
     text = " ".join(str(explanation or error or type(error).__name__).split()).rstrip(".")
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a blocking call of docker-py in a thread, and convert its errors with `engine_errors`."""
+    """Call `function`, which makes blocking requests, in a thread and in the context `engine_errors`."""
 
     def call() -> T:
         with engine_errors():
@@ -221,7 +219,7 @@ def local_socket(url: str) -> str:
 
 
 def close_tunnels() -> None:
-    """End all ssh connections and remove their sockets."""
+    """End all ssh connections of this process, and remove their local sockets."""
     with _tunnels_lock:
         while _tunnels:
             (owner, _), tunnel = _tunnels.popitem()
@@ -233,13 +231,16 @@ atexit.register(close_tunnels)
 
 
 class _SshTunnel:
-    """A listening socket in a private temporary folder, and an ssh process for each connection."""
+    """Forwarding from a local socket to an engine over ssh, with one ssh process for each connection.
+
+    The socket is in a temporary folder that only this user can enter.
+    """
 
     def __init__(self, url: str) -> None:
         self.folder = TemporaryFolder()
         self.path = self.folder.path / "docker.sock"
         parts = urlsplit(url)
-        # `parts.hostname` has small letters only, but names in the settings of ssh have capitals too.
+        # `parts.hostname` would be in lower case, but names of hosts in ssh's settings may have capitals.
         host = re.sub(r"[\[\]]|:\d*$", "", parts.netloc)
         port = ["-p", str(parts.port)] if parts.port else []
         options = ["-o", "BatchMode=yes", "-T", *port]
@@ -255,7 +256,7 @@ class _SshTunnel:
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self._listener.accept()
-                # If ssh cannot be started now, the client sees a closed connection, and later clients are served.
+                # If ssh cannot start, the client sees a closed connection, and the next client is served all the same.
                 with connection, contextlib.suppress(OSError):
                     self._processes = [process for process in self._processes if process.poll() is None]
                     self._processes.append(

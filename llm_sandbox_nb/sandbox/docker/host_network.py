@@ -1,8 +1,8 @@
-"""The network of the engine's machine: its addresses and its name servers.
+"""The network of the machine on which the engine runs, called the host: its addresses and its name servers.
 
-Sandboxes with the network `public` must not reach these addresses, so the list of addresses must be fresh. If the
-engine is on this machine, each start reads the list. If not, a short-lived container on the host's network reads the
-list. Such a container also finds the name servers of an older engine.
+Sandboxes with the network `public` must not reach the host's addresses, so the list of addresses must be fresh. If the
+host is this machine, each start of a sandbox reads the list. Otherwise a short-lived container on the host's network
+prints the list. On older engines, such a container also finds the name servers.
 """
 
 from __future__ import annotations
@@ -28,31 +28,34 @@ if TYPE_CHECKING:
 
 ROUTES, ADDRESSES_6, RESOLVERS = "/proc/net/fib_trie", "/proc/net/if_inet6", "/etc/resolv.conf"
 WRITES_RESOLVERS_VERSION = 26
-"""First version of Docker whose containers list the name servers to which Docker's own name server forwards."""
+"""First version of Docker that lists, in a comment in a container's /etc/resolv.conf, the name servers that
+Docker's own name server asks."""
 MAX_AGE = 60.0
-"""Seconds for which the addresses of another machine are reused."""
+"""Maximum age in seconds of a list of addresses from another machine. An older list is read again."""
 READ_TIMEOUT = 30
-"""Seconds in which the container must print the files."""
+"""Seconds in which the short-lived container must print the files."""
 _PRINT_FILES = (
     'for file; do echo "== $file"; while read -r line || [ "$line" ]; do echo "$line"; done <"$file"; done'
 )
 _lock = threading.Lock()
 _read: dict[str, tuple[float, HostNetwork]] = {}
-"""Monotonic time and result of the last container for each engine, by the engine's URL."""
+"""For each engine's URL: monotonic time and result of the last short-lived container."""
 
 
 @dataclass(frozen=True)
 class HostNetwork:
-    """Numeric addresses of a machine, and of name servers for containers, without loopback and link-local addresses."""
+    """Numeric addresses of a machine and of its name servers, without loopback and link-local addresses."""
 
     addresses: frozenset[str] = frozenset()
     resolvers: tuple[str, ...] = ()
     complete: bool = False
-    """True if the addresses of the engine's machine are known, and not only the addresses of this machine."""
+    """True if `addresses` has the addresses of the engine's machine. False if they are unknown."""
 
 
 def closing_order(network: str) -> dict[str, Any]:
-    """Return the arguments of `executor.firewall.close_network`, except the addresses that stay open.
+    """Return the dictionary that `executor.firewall.close_network` needs, but without the field `open`.
+
+    The dictionary is empty for the network `none`, which needs no such call.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
@@ -81,12 +84,12 @@ def closing_order(network: str) -> dict[str, Any]:
 
 
 def read_host_network(bridge: str, older: bool) -> HostNetwork:
-    """Return the addresses of this machine and of the engine's machine, and the engine's name servers.
+    """Return the addresses of this machine and of the engine's machine, and the engine's name servers if `older`.
 
     Args:
-        bridge: id of the sandboxes' network; empty for Podman. If the engine is on this machine, the interface of this
-            network exists here.
-        older: True if the engine is older than `WRITES_RESOLVERS_VERSION`.
+        bridge: id of the sandboxes' network; empty for Podman. If this machine has the network's interface, the engine
+            is on this machine.
+        older: True if the engine is older than `WRITES_RESOLVERS_VERSION`. Then a container must find the name servers.
     """
     here = _parsed({name: read_if_there(Path(name)) for name in (ROUTES, ADDRESSES_6)}).addresses
     local = bool(bridge) and Path("/sys/class/net", f"br-{bridge[:12]}").exists()
@@ -102,9 +105,9 @@ def read_host_network(bridge: str, older: bool) -> HostNetwork:
 
 
 def _from_container(client: DockerClient) -> HostNetwork:
-    """Read the host's network in a container. Return an empty network if that fails.
+    """Read the addresses and name servers in a container on the host's network. Return an empty result on failure.
 
-    The image is one of this package, because programs of other images must not run on the host's network.
+    The container uses an image of this package, because programs of other images must not run on the host's network.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError, ImageNotFound
 

@@ -35,7 +35,7 @@ PROGRAMS = (
 )  # fmt: skip
 OLDEST_PYTHON = (3, 8)
 CHECK_TIMEOUT = 60
-"""Time limit in seconds for the check in a container."""
+"""Seconds in which the check in a container must end."""
 
 _MAX_LINE_LENGTH = 200
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
@@ -66,9 +66,9 @@ class ImageCheck:
     packages: Mapping[str, str] = field(default_factory=dict)
     """Python packages in the image, and their versions."""
     missing: tuple[str, ...] = ()
-    """Programs and packages of the default image that this image lacks."""
+    """Names in `PROGRAMS` and `SCIENTIFIC`, which the default image has, that this image lacks."""
     problem: str = ""
-    """The reason why no sandbox can run in the image. Empty if the image can be used."""
+    """A sentence: the reason why no sandbox can run in the image. Empty if the image can be used."""
 
     @property
     def usable(self) -> bool:
@@ -90,8 +90,8 @@ def build_image(
     """Build an image from the Dockerfile in this package. Return the image's name.
 
     Args:
-        target: the build target of the Dockerfile.
-        tag: name of the image. The default depends on the target and the package's version.
+        target: the build target of the Dockerfile: `"full"`, or `"slim"` without compilers, ffmpeg and scipy.
+        tag: name of the image. If None, the name is made from `target` and the package's version.
         base_image: image on which the new image is based; `BASE_IMAGE` if None.
         ca_bundle: PEM file of certificates that programs in the image trust, also after the build.
         index_url: Python package index, for the build only.
@@ -101,7 +101,7 @@ def build_image(
 
     Raises:
         IsolationUnavailableError: if no engine answers.
-        ImageError: if the build fails. The message has the last lines of the build.
+        ImageError: if the build fails. The message has the last lines that the build printed.
         FileNotFoundError: if `ca_bundle` is missing.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError
@@ -125,7 +125,7 @@ def build_image(
 
 
 def pull_image(name: str, *, on_progress: Progress | None = None) -> str:
-    """Pull an image from a registry. Return the image's name with a tag.
+    """Pull an image from a registry. Return the image's name with its tag, which is `latest` if `name` has no tag.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
@@ -144,7 +144,7 @@ def pull_image(name: str, *, on_progress: Progress | None = None) -> str:
 
 
 def list_images() -> list[ImageInfo]:
-    """Return the images that this package has built, and other images named `llm-sandbox-nb`, the newest first.
+    """Return all images that this package has built or whose name is `llm-sandbox-nb`, the newest first.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
@@ -164,7 +164,7 @@ def list_images() -> list[ImageInfo]:
 
 
 def check_image(name: str = DEFAULT_IMAGE) -> ImageCheck:
-    """Start a container of the image, and return the programs and packages inside.
+    """List the programs and packages of an image, and check if a sandbox can run in it. This starts a container.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
@@ -195,7 +195,8 @@ def find_image(name: str) -> dict[str, Any]:
 
     Raises:
         IsolationUnavailableError: if no engine answers.
-        ImageError: if the image is missing. The message names the command that builds or pulls the image.
+        ImageError: if the image is missing or cannot be used. For a missing image, the message has the command that
+            builds or pulls the image.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError, ImageNotFound
 
@@ -226,9 +227,9 @@ def unusable(name: str, lacking: Iterable[str]) -> str:
 
 
 def output_log() -> LogConfig:
-    """Return the setting of a container whose output is read at its end. The last megabyte of the output is kept.
+    """Return the log setting of a container whose output is read after its end.
 
-    Without this setting, the engine's default decides, and may keep nothing or everything.
+    The engine then keeps the last megabyte of the output. By default, an engine might keep nothing or everything.
     """
     from llm_sandbox_nb.sandbox.docker.api import LogConfig
 
@@ -270,16 +271,16 @@ def _run_check(name: str) -> list[str]:
 def _pairs(lines: Iterable[str], kind: str) -> Iterator[tuple[str, str]]:
     for line in lines:
         parts = line.split(" ", 2)
-        # A hostile image can print anything, and people read these texts in a terminal.
+        # People read these texts in a terminal, so control characters that a hostile image prints must not pass.
         if len(parts) == 3 and parts[0] == kind and line.isprintable() and len(line) <= _MAX_LINE_LENGTH:
             yield parts[1], parts[2]
 
 
 def _follow(lines: Iterable[Mapping[str, Any]], on_progress: Progress | None, failure: str) -> None:
-    """Report the engine's messages as lines of text.
+    """Pass the messages of a build or pull to `on_progress`, each as a line of text.
 
     Raises:
-        ImageError: if the engine reports an error.
+        ImageError: if a message is an error. The exception's message begins with `failure`.
     """
     last: list[str] = []
     shown = ""
@@ -302,7 +303,7 @@ def _follow(lines: Iterable[Mapping[str, Any]], on_progress: Progress | None, fa
 
 
 def _build_context(ca_bundle: Path | str | None, index_url: str | None) -> io.BytesIO:
-    """Return the folder of the Dockerfile as a tar file, with the site's certificates and pip settings."""
+    """Return a tar file for a build: the folder of the Dockerfile, with the site's certificates and pip settings."""
     folder = Path(str(_IMAGE_FOLDER))
     paths = [path for path in folder.rglob("*") if path.is_file() and path != folder / "check.sh"]
     content = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}

@@ -1,8 +1,8 @@
-"""Networks on which sandboxes cannot reach each other.
+"""Docker networks for sandboxes. On these networks, sandboxes cannot reach each other.
 
-On Docker, all sandboxes of an engine share one bridge network, with an option that forbids traffic between containers.
-Podman silently ignores this option. So on Podman each sandbox gets a network for itself, which an option of Podman
-isolates.
+On Docker, all sandboxes of an engine share one bridge network. An option of this network forbids traffic between
+containers. Podman silently ignores the option. So on Podman each sandbox gets a network of its own, and an option of
+Podman separates this network from other networks.
 """
 
 from __future__ import annotations
@@ -27,30 +27,35 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.sandbox.docker.api import DockerClient
 
 NETWORK_NAME = PREFIX
-"""Name of the network that all sandboxes share, because Docker's default address pools have room for few networks."""
+"""Name of the network that all sandboxes share. They cannot have a network each, because Docker's default address pools
+have room for few networks."""
 _LABEL = f"{PREFIX}.network"
 _ICC = "com.docker.network.bridge.enable_icc"
 
 _known_ids: dict[tuple[str, str], str] = {}
-"""Ids of the networks that this process has used, by the engine's URL and the network's name."""
+"""Id of each network that this process has used, by the engine's URL and the network's name."""
 _podmans: dict[str, bool] = {}
-"""For the URL of each known engine, True if the engine is Podman."""
+"""For each engine's URL: True if the engine is Podman."""
 _SANDBOX_LABEL = f"{PREFIX}.own-network"
 """Label of a network for one sandbox. Its value is the sandbox's id."""
 _CREATED_LABEL = f"{PREFIX}.created"
 """Label of a network for one sandbox. Its value is the creation time in seconds since the epoch."""
 _LIBPOD_PATH = "/v4.0.0/libpod"
-"""Path of Podman's own API on the same socket. Only this API can isolate a network from others."""
+"""Path of Podman's own API, which is on the same socket as Docker's API. Only Podman's own API can make a network that
+is separated from other networks."""
 MAX_START_SECONDS = 120.0
-"""Seconds that the start of a sandbox takes at most. An older network without a container is a leftover."""
+"""Maximum seconds from the creation of a Podman network to the creation of its container. A network that is older and
+has no container is a leftover."""
 
 
 class NetworkChangedError(SandboxError):
-    """The shared network was removed or duplicated while a sandbox started. A second start usually works."""
+    """The shared network was removed or duplicated while a sandbox started. A second attempt usually works."""
 
 
 def network_arguments(network: str, sandbox_id: str) -> tuple[str, dict[str, Any] | None]:
-    """Return docker-py's network mode and networking settings for a container. First, make the network if missing.
+    """Return docker-py's arguments `network_mode` and `networking_config` for a container.
+
+    If the container's network does not exist yet, make it.
 
     Raises:
         IsolationUnavailableError: if the network cannot be made, or would let sandboxes reach each other.
@@ -60,27 +65,31 @@ def network_arguments(network: str, sandbox_id: str) -> tuple[str, dict[str, Any
     if is_podman(connect()):
         name = make_own_network(connect(), sandbox_id)
         return name, {"EndpointsConfig": {name: {}}}
-    # Engines refuse the name of a network that two networks have. So the endpoint has the id. The mode must be a name.
+    # If two networks have the same name, engines refuse the name. So the settings have the id. The mode must be a name.
     return NETWORK_NAME, {"EndpointsConfig": {find_network(): {}}}
 
 
 def gateways_of(network: Mapping[str, Any]) -> list[str]:
-    """Return the addresses of the engine's machine on a bridge network, which the engine describes as `network`."""
+    """Return the addresses that the engine's machine has on a bridge network.
+
+    `network` is the engine's description of the network.
+    """
     addresses = []
     for subnet in (network.get("IPAM") or {}).get("Config") or []:
         if subnet.get("Gateway"):
             addresses.append(str(subnet["Gateway"]).partition("/")[0])
         elif subnet.get("Subnet"):
-            # Until a restart, engines do not report a gateway that they chose themselves. It is the first address.
+            # Until its next restart, an engine does not report a gateway that it has chosen itself. Such a gateway is
+            # the first address of the subnet.
             addresses.append(str(ip_network(subnet["Subnet"], strict=False)[1]))
     return addresses
 
 
 def find_network() -> str:
-    """Return the id of the shared network on the current engine. First, make the network if there is none.
+    """Return the id of the shared network on the current engine. Make the network if there is none.
 
     Raises:
-        IsolationUnavailableError: see `ensure_network`.
+        IsolationUnavailableError: if no engine answers; see also `ensure_network`.
     """
     key = (find_endpoint().url, NETWORK_NAME)
     if key not in _known_ids:
@@ -89,7 +98,10 @@ def find_network() -> str:
 
 
 def network_changed(error: Exception) -> NetworkChangedError | None:
-    """Return the error to raise if the engine refused because the network has changed. Otherwise return None."""
+    """Return an exception to raise if an engine's `error` means that the shared network has changed. Otherwise None.
+
+    If the network has changed, also forget its id, so that the next attempt looks for the network again.
+    """
     text = one_line(error)
     if "network" not in text or ("not found" not in text and "is ambiguous" not in text):
         return None
@@ -100,10 +112,10 @@ def network_changed(error: Exception) -> NetworkChangedError | None:
 
 
 def ensure_network(client: DockerClient, name: str) -> str:
-    """Return the id of the network `name`. First, make the network if there is none.
+    """Return the id of the network `name`. Make the network if there is none.
 
-    Engines let several processes make networks of the same name at the same time, and then refuse the name. So each
-    process uses the id of the oldest network, and removes the other networks unless sandboxes use them.
+    If several processes make it at the same time, engines make several networks with this name, and then refuse the
+    name. So each process uses the id of the oldest network, and removes the other networks unless sandboxes use them.
 
     Raises:
         IsolationUnavailableError: if the network cannot be made, or an existing network does not separate sandboxes.
@@ -141,13 +153,14 @@ def _networks(client: DockerClient, name: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = client.api.networks(names=[name])
     return sorted(
         (network for network in found if network["Name"] == name),
-        # Engines leave out trailing zeros of the seconds. The final Z is removed, because it would sort after digits.
+        # Engines write times with a varying number of digits after the point, and a Z at the end. The Z is removed,
+        # because it would sort after digits.
         key=lambda network: (network["Created"].removesuffix("Z"), network["Id"]),
     )
 
 
 def is_podman(client: DockerClient) -> bool:
-    """Return True if the engine is Podman with Docker's API."""
+    """Return True if the engine is Podman, which also serves Docker's API."""
     engine = find_endpoint().url
     if engine not in _podmans:
         with engine_errors():
@@ -162,10 +175,10 @@ def own_network_name(sandbox_id: str) -> str:
 
 
 def make_own_network(client: DockerClient, sandbox_id: str) -> str:
-    """Make the Podman network for one sandbox, unless there is one already. Return the network's name.
+    """Make the Podman network for one sandbox, unless it exists already. Return the network's name.
 
     Raises:
-        IsolationUnavailableError: if Podman cannot make the network, or would not isolate it from others.
+        IsolationUnavailableError: if Podman cannot make the network, or cannot separate it from other networks.
     """
     name = own_network_name(sandbox_id)
     order = {
@@ -193,7 +206,7 @@ def make_own_network(client: DockerClient, sandbox_id: str) -> str:
 
 
 def remove_own_network(client: DockerClient, sandbox_id: str) -> None:
-    """Remove the unused network of one sandbox. If that fails, `remove_left_networks` will try again."""
+    """Remove the Podman network of a sandbox that has ended. If that fails, `remove_left_networks` will try again."""
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     with contextlib.suppress(APIError), engine_errors():
@@ -201,9 +214,9 @@ def remove_own_network(client: DockerClient, sandbox_id: str) -> None:
 
 
 def remove_left_networks(sandbox_ids: Collection[str]) -> None:
-    """Remove the Podman networks of sandboxes without a container.
+    """Remove old Podman networks that were made for a sandbox whose container no longer exists.
 
-    `sandbox_ids` are the ids of the sandboxes that have a container.
+    `sandbox_ids` are the ids of all sandboxes whose containers exist.
 
     Raises:
         IsolationUnavailableError: if no engine answers.

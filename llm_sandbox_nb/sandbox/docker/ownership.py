@@ -1,4 +1,8 @@
-"""Owners of containers. Labels identify the owner's process and machine, so that dead owners are recognized."""
+"""Owners of containers. The owner of a container is the process that made or adopted the container.
+
+A label or the name of a container identifies the owner's process and machine. So other processes can see if the owner
+is dead, and then adopt or remove the container.
+"""
 
 from __future__ import annotations
 
@@ -36,39 +40,44 @@ _ADDED_LABEL = re.compile(r"_label_([a-z-]+)\.([0-9A-Za-z]+)")
 _OWNER_TOKEN = re.compile(r"([0-9a-f]{12})\.([0-9a-f]{12})\.([0-9a-f]{8})\.([0-9]+)\.([0-9a-f]{8})")
 
 GRACE = 30.0
-"""Seconds between the end of a dead owner's lease and the removal of its running sandbox from outside."""
+"""Seconds between the time when a sandbox of a dead owner should have ended itself, and its removal by another
+process."""
 DEFAULT_LEASE = 45.0
-"""Lease in seconds that is assumed for a container whose lease label is missing or invalid."""
+"""Lease in seconds of a container whose label for the lease is missing or invalid. When a container has heard nothing
+from its owner for the length of its lease, it ends."""
 
 _first_seen: dict[str, float] = {}
-"""Time when this process first saw each running container without a living owner."""
+"""For each container's id: the time when this process first saw the container running with a dead owner."""
 _first_seen_lock = threading.Lock()
 _background: set[asyncio.Task[None]] = set()
-"""Running tasks. The references keep them alive until they end."""
+"""Running tasks. An event loop keeps only weak references, so these references prevent a task from vanishing."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ContainerOwner:
-    """Identity of a process, unique even if the kernel reuses the process id."""
+    """Identity of a process. No other process ever has the same identity, even if it gets the same process id."""
 
     host: str
     """Digest of the machine's identity."""
     boot: str
     """Digest of the machine's current boot."""
     namespace: str
-    """Digest of the process namespace in which the process id is valid."""
+    """Digest of the process-id namespace in which `pid` is valid, e.g. the namespace of a container."""
     pid: int
     started: str
     """Digest of the process's start time."""
 
     def token(self) -> str:
-        """Return the owner as a text that can be part of a container's name."""
+        """Return the identity as a text, which can be part of a container's name. `parse` reads the text."""
         return f"{self.host}.{self.boot}.{self.namespace}.{self.pid}.{self.started}"
 
     def is_dead(self) -> bool:
-        """Return True if the process has certainly ended. Return False for a process that cannot be seen from here."""
+        """Return True if the process has certainly ended.
+
+        Return False if this process cannot know, e.g. because the other process is on another machine.
+        """
         here = current_owner()
         if self.host != here.host:
             return False
@@ -80,7 +89,7 @@ class ContainerOwner:
 
     @staticmethod
     def parse(text: str) -> ContainerOwner | None:
-        """Return the owner whose token is in a text. None if the text has no token."""
+        """Return the identity that `token` has written into a text. None if the text has no token."""
         match = _OWNER_TOKEN.search(text)
         if match is None:
             return None
@@ -95,7 +104,10 @@ def current_owner() -> ContainerOwner:
 
 
 def owner_labels(sandbox_id: str, lease: float, more: Mapping[str, str]) -> dict[str, str]:
-    """Return all labels of a new container: the labels about the owner, and `more` with the package's prefix."""
+    """Return all labels of a new container: sandbox id, owner, times and version, and the labels `more`.
+
+    The package's prefix is put before the names in `more`.
+    """
     return {
         **{name: value for name, value in _with_prefix(more).items() if name not in RESERVED_LABELS},
         LABEL_ID: sandbox_id,
@@ -119,23 +131,26 @@ def container_name(sandbox_id: str) -> str:
 def adopted_name(sandbox_id: str, name: str = "") -> str:
     """Return the name for a container that this process adopts.
 
-    The name has the new owner, because engines can change a container's name, but not its labels.
+    The new name contains this process's identity, because engines can change a container's name but not its labels.
 
     Args:
         sandbox_id: id of the sandbox.
-        name: the present name of the container. Labels that were added to this name are kept.
+        name: the present name of the container. The new name keeps labels that `labelled_name` has added.
     """
     added = "".join(match[0] for match in _ADDED_LABEL.finditer(name))
     return f"{PREFIX}-{sandbox_id}_adopted_{current_owner().token()}{added}"
 
 
 def labelled_name(name: str, label: str, value: str) -> str:
-    """Return the name of a container with a further label. `OwnContainer.labels` includes the labels in the name."""
+    """Return a container's name with a further label in it. `OwnContainer.labels` includes the labels in names."""
     return f"{name.lstrip('/')}_label_{label}.{value}"
 
 
 def owner_of(container: Mapping[str, Any]) -> ContainerOwner | None:
-    """Return the process that adopted or made a container. None if this package does not manage the container."""
+    """Return the process that last adopted a container, or else made it. None if this package has not made it.
+
+    `container` is the engine's description, with the fields `Labels` and `Names`.
+    """
     labels = container.get("Labels") or {}
     made_by = ContainerOwner.parse(labels.get(LABEL_OWNER, ""))
     if made_by is None or not labels.get(LABEL_ID):
@@ -152,7 +167,7 @@ def _digest(text: str, length: int) -> str:
 
 @cache
 def _host() -> str:
-    # The host name is included, because cloned machines often have the same id, and may use the same engine.
+    # The digest includes the host name, because cloned machines often have the same id, and may use the same engine.
     machine = read_if_there(Path("/etc/machine-id")) or read_if_there(Path("/var/lib/dbus/machine-id"))
     return _digest(f"{machine} {socket.gethostname()}", 12)
 
@@ -174,7 +189,7 @@ def _namespace(pid: int) -> str:
 
 
 def _started(pid: int) -> str:
-    """Return a digest of a process's start time. Empty for a missing process or a zombie."""
+    """Return a digest of a process's start time. Empty if the process does not exist or is a zombie."""
     if sys.platform != "linux":
         return _digest(started, 8) if (started := _output("ps", "-o", "lstart=", "-p", str(pid))) else ""
     fields = read_if_there(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
@@ -196,7 +211,7 @@ def _output(*command: str) -> str:
 
 @dataclass(frozen=True)
 class OwnContainer:
-    """A container of this package on the engine."""
+    """A container that this package has made on the current engine."""
 
     id: str
     sandbox_id: str
@@ -210,7 +225,7 @@ class OwnContainer:
 
 
 def list_own(labels: Mapping[str, str] | None = None) -> list[OwnContainer]:
-    """Return the containers of this package that have all these labels. The owner does not matter.
+    """Return the containers of this package that have all of `labels`, whoever their owner is.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
@@ -224,10 +239,10 @@ def list_own(labels: Mapping[str, str] | None = None) -> list[OwnContainer]:
 def reap_orphans(*, grace: float = GRACE, clock: Callable[[], float] = time.monotonic) -> list[str]:
     """Remove the sandboxes of owners that have certainly ended. Return the ids of the removed containers.
 
-    A container that never started or has ended is removed at once. A running container ends when its lease is
-    over, and may be adopted before. So it is removed only after this process has seen it without a living owner for
-    longer than its lease and `grace` together. Containers of other programs, of living owners, or of owners on other
-    machines are not touched.
+    A container that never started or has ended is removed at once. A running container can still be adopted until it
+    ends itself at the end of its lease. So this function removes a running container only if this process first saw it
+    with a dead owner longer ago than its lease and `grace` together. Containers of other programs, of living owners,
+    and of owners on other machines are not touched.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
@@ -241,7 +256,7 @@ def reap_orphans(*, grace: float = GRACE, clock: Callable[[], float] = time.mono
 
 
 def reap_in_background() -> None:
-    """Start `reap_orphans` in a thread. Log its errors."""
+    """Start `reap_orphans` in a thread, and do not wait for its end. Log its errors."""
     task = asyncio.get_running_loop().create_task(_reap_quietly())
     _background.add(task)
     task.add_done_callback(_background.discard)
@@ -273,7 +288,10 @@ def _own(container: Mapping[str, Any]) -> OwnContainer | None:
 
 
 def _overdue(running: Mapping[str, OwnContainer], grace: float, now: float) -> set[str]:
-    """Return the ids of containers without an owner that were first seen longer ago than lease and `grace` together."""
+    """Return the ids of containers that were first seen longer ago than their lease and `grace` together.
+
+    `running` are all running containers with a dead owner, by id. `now` is the present time in seconds.
+    """
     overdue = set()
     with _first_seen_lock:
         for id in [*_first_seen]:

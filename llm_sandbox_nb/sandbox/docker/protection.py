@@ -1,4 +1,4 @@
-"""Protection of a container, as the kernel inside and the engine outside report it. A request may promise more."""
+"""Protection of a container, as the kernel inside and the engine outside report it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ _LIMIT_FILES = ("memory.max", "memory/memory.limit_in_bytes", "pids.max", "pids/
                 "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")  # fmt: skip
 _STATUS, _CONFINEMENT, _INTERFACES = "/proc/1/status", "/proc/1/attr/current", "/proc/net/dev"
 PROBED_FILES = (_STATUS, _CONFINEMENT, _INTERFACES, *(f"/sys/fs/cgroup/{name}" for name in _LIMIT_FILES))
-"""Files of /proc and /sys that the executor reads inside the sandbox and sends in its answer to the greeting."""
+"""Files that the executor reads inside the sandbox. Its answer to the greeting has their texts."""
 
 
 def read_probe(files: Mapping[str, str | None]) -> dict[str, str]:
-    """Convert the texts of `PROBED_FILES`, which the executor has sent, to names and values."""
+    """Return the values in the texts of `PROBED_FILES`, by name.
+
+    `files` has the text of each file that the executor has sent, by path.
+    """
     status = (line.partition(":") for line in (files.get(_STATUS) or "").splitlines())
     interfaces = (line.partition(":") for line in (files.get(_INTERFACES) or "").splitlines()[2:])
     limits = {name: files.get(f"/sys/fs/cgroup/{name}") for name in _LIMIT_FILES}
@@ -35,17 +38,17 @@ def read_probe(files: Mapping[str, str | None]) -> dict[str, str]:
 def describe_protection(
     probe: Mapping[str, str], inspected: Mapping[str, Any], profile: str, executor: Mapping[str, Any]
 ) -> Protection:
-    """Combine the reports of the kernel and the engine.
+    """Return the protection of a container, from the reports of the kernel and the engine.
 
     Args:
-        probe: the kernel's values inside; see `read_probe`.
+        probe: the kernel's values inside, as `read_probe` returns them.
         inspected: the engine's description of the container.
         profile: the sandbox's profile.
-        executor: the executor's answer to the greeting, with `disk`, and with the results `calls` and `reach` of tests
-            that ran before any command.
+        executor: the executor's answer to the greeting. It has `disk`, and the results `calls` and `reach` of tests
+            that the executor made before any command ran.
 
     Raises:
-        ValueError: if a value of the executor is not a number.
+        ValueError: if a value in `probe` should be a number and is not.
     """
     config = inspected.get("HostConfig") or {}
     memory, pids, cpus = _limits(probe, config)
@@ -94,9 +97,9 @@ def describe_protection(
 def _limits(
     probe: Mapping[str, str], config: Mapping[str, Any]
 ) -> tuple[int | None, int | None, float | None]:
-    """Return the limits on bytes of memory, number of processes, and processors. None means no limit.
+    """Return the limits on bytes of memory, number of processes, and number of processors. None means no limit.
 
-    The limits come from the control group inside or, if they are missing there, from the engine.
+    Each limit is read from the container's control group. If it is missing there, the engine's description has it.
     """
     memory = _number(
         probe.get("memory.max") or probe.get("memory/memory.limit_in_bytes"), config.get("Memory")

@@ -1,7 +1,7 @@
-"""Sandboxes in containers. This module starts, adopts and ends them.
+"""Isolation `docker`: functions that start, adopt and end sandboxes in containers.
 
-The executor is the container's first process. Before the container starts, the owner's process attaches to the
-executor's stdin and stdout. No file of the host is mounted, so the engine may be on another machine.
+The executor is the container's first process. Before the container starts, the process that opens the sandbox attaches
+to the executor's stdin and stdout. No file of this machine is mounted, so the engine may be on another machine.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ __all__ = [
     "start",
     "why_unavailable",
 ]
-"""Functions of `open.AdoptingImplementation`."""
+"""The functions that `open.AdoptingImplementation` describes."""
 
 START_TIMEOUT = 60.0
 """Seconds in which the executor must answer the greeting."""
 START_ATTEMPTS = 3
-"""Maximum number of attempts to start a sandbox while other processes make and remove the shared network."""
+"""Maximum number of attempts to start a sandbox. A start fails if another process removes the shared network."""
 _UNKNOWN_PROTECTION = Protection("docker", "", "", (), False, "", "", False, None, None, None)
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ async def why_unavailable(image: str | None) -> str:
 
 
 async def is_up_to_date(sandbox: Sandbox, options: SandboxOptions) -> bool:
-    """See `Implementation.is_up_to_date`. Compare the images, because the name may now belong to a newer image."""
+    """See `Implementation.is_up_to_date`. Return False if the name of the image now belongs to a newer image."""
     image = await in_thread(find_image, options.image or DEFAULT_IMAGE)
     return bool(image["Id"] == sandbox.protection.details["image id"])
 
@@ -107,7 +107,7 @@ def resource_usage(sandbox: Sandbox) -> ResourceUsage:
     (listed,) = client.api.containers(all=True, size=True, filters={"id": inspected["Id"]})
     memory = memory_peak_of_container(inspected["State"]["Pid"], inspected["Id"])
     if memory is None:
-        # With version 1 of the control groups, the engine reports the peak.
+        # The engine may be on another machine. It reports the peak only with version 1 of control groups.
         memory = client.api.stats(container, stream=False, one_shot=True)["memory_stats"].get("max_usage")
     return ResourceUsage(memory, listed.get("SizeRw", 0))
 
@@ -115,13 +115,13 @@ def resource_usage(sandbox: Sandbox) -> ResourceUsage:
 async def start(
     options: SandboxOptions, *, labels: Mapping[str, str] | None = None, lease: float = LEASE
 ) -> ChannelSandbox:
-    """Start a sandbox in a new container. The container ends `lease` seconds after the last sign of this process.
+    """Start a sandbox in a new container. The container ends if it hears nothing from its owner for `lease` seconds.
 
     Raises:
         IsolationUnavailableError: if no engine answers.
         ImageError: if the image is missing, or has no bash or python3.
-        SandboxError: if the engine refuses.
-        OSError: if the site's certificates cannot be read.
+        SandboxError: if the engine refuses a request.
+        OSError: if the file `options.ca_bundle` cannot be read.
     """
     settings = _settings(options, labels or {})
     certificates = await asyncio.to_thread(options.ca_bundle.read_bytes) if options.ca_bundle else b""
@@ -194,7 +194,11 @@ def _settings(options: SandboxOptions, labels: Mapping[str, str]) -> ContainerSe
 
 
 async def _created(settings: ContainerSettings, certificates: bytes, lease: float) -> Container:
-    """Make the container. If this task is cancelled, remove the container, even if the event loop ends meanwhile."""
+    """Make the container in a thread. If this task is cancelled, the container is removed in any case.
+
+    If the container exists already, this coroutine removes it. Otherwise the thread removes it later, even if the event
+    loop has ended by then.
+    """
     lock = threading.Lock()
     made: list[Container] = []
     cancelled = False
@@ -221,7 +225,10 @@ async def _created(settings: ContainerSettings, certificates: bytes, lease: floa
 async def _attached(
     container: Container, lease: float, *, hello: Mapping[str, Any] | None = None
 ) -> ChannelSandbox:
-    """Connect to a sandbox, and return the sandbox before its greeting. Without `hello`, the sandbox is adopted."""
+    """Connect to the executor in a container, and return the sandbox. Do not send the greeting yet.
+
+    `hello` has parameters of the greeting. It is None for an adopted sandbox, whose executor runs already.
+    """
     client = connect()
     reader, writer = await attach(find_endpoint(), client.api.api_version, container.id)
     transport = StreamTransport(reader, writer)
@@ -244,8 +251,7 @@ async def _attached(
     uid = PROFILES[container.profile].uid
     if uid == 0:
         sandbox = ChannelSandbox(channel, **common)
-        # The engine changes the times of the container's top folder when it puts a file there. Only root can restore
-        # these times.
+        # `put_file` changes the times of the container's top folder, and only root inside can restore these times.
         sandbox.deliver = partial(put_file, container.id)
         return sandbox
     return AdministeredSandbox(
@@ -256,7 +262,8 @@ async def _attached(
 async def _start_and_greet(
     sandbox: ChannelSandbox, container: Container, settings: ContainerSettings
 ) -> None:
-    # The greeting runs concurrently. This saves time, because the executor answers before the engine reports the start.
+    # The greeting is sent while the engine starts the container. This saves time, because the executor answers before
+    # the engine reports that the container has started.
     greeting = asyncio.ensure_future(_greet(sandbox, settings.image))
     try:
         await in_thread(start_container, container.id, settings.image)
@@ -275,10 +282,10 @@ async def _start_and_greet(
 
 
 async def _greet(sandbox: ChannelSandbox, image: str) -> None:
-    """Greet the executor.
+    """Send the greeting to the executor.
 
     Raises:
-        ImageError: if the image lacks bash or python3.
+        ImageError: if the image has no bash, or no python3 that can run the executor.
         SandboxLostError: if the executor does not answer for another reason.
     """
     try:
@@ -310,10 +317,12 @@ async def _end(container: str) -> None:
 
 
 async def _start_administrator(container: str) -> tuple[Channel, Callable[[], Awaitable[None]]]:
-    """Start a second executor, for `exec(user=...)`. It is root inside, with the rights of the profile `standard`.
+    """Start the administrator, which is a second executor; see `AdministeredSandbox`.
+
+    It runs as root inside, with the capabilities of the profile `standard`.
 
     Raises:
-        SandboxLostError: if the container or the engine is gone.
+        SandboxLostError: if the container is gone, or no engine answers.
     """
     client = await in_thread(connect)
     reader, writer = await attach_exec(
@@ -327,16 +336,16 @@ async def _start_administrator(container: str) -> tuple[Channel, Callable[[], Aw
 
 
 def _create_administrator(container: str) -> str:
-    """Create Docker's exec for the administrator's executor. Return the exec's id.
+    """Create the administrator's process with Docker's exec. Return the exec's id.
 
-    The exec starts as user 0 with the container's capabilities, of which it keeps only `ROOT_INSIDE`.
+    The process starts as root with all capabilities of the container, and keeps only `ROOT_INSIDE`.
     """
     with lost_errors():
         client = connect()
         inspected = client.api.inspect_container(container)
         pairs = (entry.partition("=") for entry in inspected["Config"].get("Env") or [])
         environment = {name: value for name, _, value in pairs}
-        # Folders that only root can write come first, because the image's PATH may name others.
+        # These folders come first, because the image's PATH may have folders in which the model can put programs.
         path = ":".join(filter(None, (SYSTEM_PATH, environment.get("PATH"))))
         environment |= {**ROOT_ENVIRONMENT, "PATH": path}
         made: dict[str, Any] = client.api.exec_create(
@@ -351,4 +360,4 @@ def _create_administrator(container: str) -> str:
 
 
 async def _nothing_to_kill() -> None:
-    """Do nothing, because the administrator's executor ends with its connection, at the latest with the container."""
+    """Do nothing, because the administrator ends when its connection is closed, or else with the container."""

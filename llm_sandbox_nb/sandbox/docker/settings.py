@@ -1,4 +1,4 @@
-"""Settings of a container (profile, limits, network, labels), and the engine's arguments that follow from them."""
+"""Settings of a container (profile, limits, network, labels), and the engine's arguments for such a container."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 Network = Literal["none", "public", "open"]
 
 STANDARD_CAPABILITIES = tuple(name.removeprefix("CAP_") for name in ROOT_INSIDE)
-"""Capabilities that root needs for apt and pip: to own, read and replace files of other users, and to become `_apt`."""
+"""Capabilities that root inside has: those that apt and pip need to own, read and replace files of other users, and to
+become the user `_apt`."""
 
 _PREFER_EXECUTOR = """
 import os
@@ -40,12 +41,12 @@ NETWORK_CAPABILITIES = ("CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE")
 CPU_PERIOD_US = 100_000
 MAX_OPEN_FILES = 16_384
 MAX_FILE_BYTES = 16 * 1024**3
-"""Maximum size of one file. The limit prevents an endless file from filling the engine's disk."""
+"""Maximum size of one file in bytes, so that a program that never stops writing does not fill the engine's disk."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A profile: the user that runs the model's commands in the container, the capabilities and the default network."""
+    """A profile: the user that runs the model's commands, this user's capabilities, and the default network."""
 
     uid: int
     home: str
@@ -67,18 +68,19 @@ class ContainerSettings:
     profile: str = "standard"
     network: Network | None = None
     door: int = 0
-    """Port inside at which the door listens, see `executor/door.py`. 0 means that there is no door."""
+    """Port inside on which the door listens; see `executor/door.py`. 0 if the sandbox has no door."""
     limits: Limits = field(default_factory=Limits)
     directories: Directories = field(default_factory=Directories)
     environment: Mapping[str, str] = field(default_factory=dict)
     stays_open: tuple[tuple[str, int], ...] = ()
-    """Addresses and ports, e.g. of a site's proxy, that stay reachable although the network around them is closed."""
+    """Addresses and ports, e.g. of a site's proxy, that programs inside can reach although private addresses are closed
+    to them."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Further labels, by which sandboxes can be found. The package's prefix is put before their names."""
+    """Further labels, by which the sandbox can be found. The package's prefix is put before their names."""
 
     @property
     def profile_values(self) -> Profile:
-        """The profile's user, capabilities and network."""
+        """The values of the profile with the name `profile`."""
         return PROFILES[self.profile]
 
     @property
@@ -97,11 +99,12 @@ def container_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of docker-py's `create_container`.
 
-    The container starts as root, with a few more rights than root has in the profile `standard`. `first_steps` drops
-    these further rights, and in the profile `strict` all rights. Afterwards only programs that the engine starts from
-    outside can have the dropped rights.
+    The container starts as root, with a few more capabilities than root has in the profile `standard`. The programs of
+    `first_steps` drop these further capabilities, and in the profile `strict` all capabilities. Afterwards no program
+    inside can get them back. Only programs that the engine starts in the container later can have these capabilities.
 
-    `argv` is the command of process 1. `quota` is True if the engine's storage can limit the files of a container.
+    `argv` is the command of the container's first process. `quota` is True if the engine's storage can limit the files
+    of a container.
     """
     network_mode, networking = network_arguments(settings.chosen_network, labels.get(LABEL_ID, ""))
     return {
@@ -120,7 +123,7 @@ def container_arguments(
         "working_dir": "/",
         "hostname": "sandbox",
         "stdin_open": True,
-        # Without this, docker-py would set StdinOnce too, and the sandbox would end with its owner's connection.
+        # Without `detach`, docker-py would also set StdinOnce. Then the sandbox would end with its owner's connection.
         "detach": True,
         "tty": False,
         "labels": dict(labels),
@@ -131,10 +134,10 @@ def container_arguments(
 
 
 def first_steps(settings: ContainerSettings, closing: Mapping[str, Any]) -> list[str]:
-    """Return the Python programs that process 1 runs first, as root, before the executor serves.
+    """Return the Python programs that the container's first process runs as root, before it becomes the executor.
 
-    The programs give the executor a higher priority than commands, close the network as `closing` orders (see
-    `host_network.closing_order`), drop rights or become the profile's user, and load the system-call filter.
+    The programs give the executor a higher priority than commands, close a part of the network, drop capabilities or
+    become the profile's user, and load the system-call filter. `closing` is the result of `host_network.closing_order`.
     """
     profile = settings.profile_values
     steps = [_PREFER_EXECUTOR]
@@ -144,7 +147,7 @@ def first_steps(settings: ContainerSettings, closing: Mapping[str, Any]) -> list
     if profile.uid == 0:
         steps.append(keep_only(ROOT_INSIDE))
     else:
-        # Other images may lack these folders and this user.
+        # Images that this package has not built may lack the folders.
         folders = _MAKE_FOLDERS % ([profile.home, settings.directories.root], profile.uid, profile.uid)
         steps += [folders, become_user(profile.uid)]
     return [*steps, load_filter()]
@@ -156,7 +159,7 @@ def _host_config(
     from llm_sandbox_nb.sandbox.docker.api import LogConfig, Ulimit
 
     limits = settings.limits
-    # These rights are needed only by the first steps, in addition to the rights that root keeps.
+    # Only the programs of `first_steps` need these capabilities. The last of these programs drop them again.
     preparing = (
         "CAP_SYS_NICE",
         *TO_BECOME,
@@ -171,7 +174,7 @@ def _host_config(
         mem_limit=limits.memory_bytes,
         memswap_limit=limits.memory_bytes,
         pids_limit=limits.pids,
-        # `nano_cpus` cannot be used, because engines refuse a number above the number of their processors.
+        # `nano_cpus` cannot be used, because engines refuse a limit above the number of the machine's processors.
         cpu_period=CPU_PERIOD_US if limits.cpus else None,
         cpu_quota=int(limits.cpus * CPU_PERIOD_US) if limits.cpus else None,
         ulimits=[
@@ -181,8 +184,8 @@ def _host_config(
         ],
         log_config=LogConfig(type=LogConfig.types.NONE),
         ipc_mode="private",
-        # Shared memory is part of the memory use, so it can have the same limit. The default of 64 MB is too small for
-        # data loaders.
+        # Shared memory counts as memory, so it can have the same limit. The default of 64 MB is too small for programs
+        # such as PyTorch's data loaders.
         shm_size=limits.memory_bytes or MAX_FILE_BYTES,
         storage_opt={"size": str(limits.disk_bytes)} if quota and limits.disk_bytes else None,
         init=False,

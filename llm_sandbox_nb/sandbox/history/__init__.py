@@ -1,5 +1,6 @@
 """The history of a sandbox's files: checkpoints that can be read, compared and restored.
 
-`checkpoint_store.CheckpointStore` is the contract of a store outside of the sandbox. `pack_store.PackStore` fulfils it:
-metadata in `index.py` (SQLite), content in `packs.py`.
+The checkpoints are in a store outside of the sandbox. `checkpoint_store.CheckpointStore` is the contract of stores, and
+`pack_store.PackStore` fulfils it. Such a store has its metadata in an SQLite database (`index.py`), and the content of
+files in large files called packs (`packs.py`).
 """

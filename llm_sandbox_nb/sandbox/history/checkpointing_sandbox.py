@@ -1,4 +1,4 @@
-"""Checkpoints, restores, forks and diffs of a sandbox: the part of the contract that all sandboxes share."""
+"""The base class of all sandboxes of this package, with checkpoints, restores, forks and comparisons of files."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from llm_sandbox_nb.sandbox.history.sandbox_history import HistoryCopy, SandboxH
 from llm_sandbox_nb.sandbox.protocol.channel import ExecutorConnection
 
 MAX_READ_BYTES = 1024**3
-"""Default limit of `read_file` in bytes, because a hostile file may be endless."""
+"""Default limit of `read_file` in bytes. There must be a limit, because a hostile file may be endless."""
 _T = TypeVar("_T")
 
 logger = logging.getLogger(__name__)
 
 
 class CheckpointingSandbox(Sandbox):
-    """Sandbox with a history. Subclasses connect to the executor and start clones."""
+    """Sandbox with a history. Subclasses connect to the executor, and start clones.
+
+    A clone is a new sandbox with the same options, so its files are those of the image.
+    """
 
     history: SandboxHistory
 
@@ -43,7 +46,10 @@ class CheckpointingSandbox(Sandbox):
 
     @abstractmethod
     async def retrying(self, use: Callable[[ExecutorConnection], Awaitable[_T]]) -> _T:
-        """Call `use` with a connection. If the connection breaks, call `use` again. So a second call must be safe."""
+        """Call `use` with a connection, and return its result. If the connection breaks, reconnect and repeat the call.
+
+        So a second call of `use` must do no harm.
+        """
 
     async def keep_history(
         self, folder: Path | str, *, continue_from: Path | str | None = None, limit: int | None = None
@@ -69,7 +75,7 @@ class CheckpointingSandbox(Sandbox):
                 before = await image.expand(before, after, content=False)
                 after = await image.expand(after, before, content=False)
             except SandboxError:
-                # Then `compare` lists unchanged files of the image as new.
+                # In this case, `compare` lists unchanged files of the image as new.
                 logger.info("the files of the image cannot be read", exc_info=True)
         return await asyncio.to_thread(compare, store, before, after)
 
@@ -131,15 +137,15 @@ class CheckpointingSandbox(Sandbox):
 
     @abstractmethod
     async def changes_now(self) -> Changes:
-        """Return the result of `changes` without arguments."""
+        """See `Sandbox.changes` without arguments."""
 
     @abstractmethod
     async def read_file_now(self, path: str, limit: int) -> bytes:
-        """Read the present content of a file."""
+        """Return the present content of a file. `limit` is in bytes."""
 
     @abstractmethod
     async def list_files_now(self, path: str, *, depth: int, limit: int) -> list[FileEntry]:
-        """List the present files."""
+        """See `Sandbox.list_files`; list the present files."""
 
 
 async def _undo_fork(new: CheckpointingSandbox | None, copy: Awaitable[HistoryCopy]) -> None:
@@ -151,14 +157,14 @@ async def _undo_fork(new: CheckpointingSandbox | None, copy: Awaitable[HistoryCo
 
 
 class _LazyClone:
-    """New sandbox with the files of the image, which is started when first needed, and closed at the end."""
+    """Context with a clone, from which files of the image can be read. The first `connect` starts the clone."""
 
     def __init__(self, box: CheckpointingSandbox) -> None:
         self._box = box
         self._started: CheckpointingSandbox | None = None
 
     async def connect(self) -> ExecutorConnection:
-        """Return a connection to the new sandbox. Raises SandboxError."""
+        """Return a connection to the clone. Raises SandboxError."""
         if self._started is None:
             try:
                 self._started = await self._box.clone()

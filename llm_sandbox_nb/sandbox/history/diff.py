@@ -1,4 +1,4 @@
-"""Differences between two checkpoints for people to read: paths, texts, and a description of other differences."""
+"""Differences between two checkpoints in a form that people read: paths, texts, and descriptions of other changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from llm_sandbox_nb.sandbox.history.manifest import (
 )
 
 MAX_TEXT_BYTES = 256 * 1024
-"""Maximum bytes of a file whose text is shown."""
+"""Maximum bytes of a file whose text is part of a comparison."""
 MAX_TEXTS_BYTES = 16 * 1024 * 1024
 MAX_FILES = 2000
 _KIND_NAMES = {FILE: "file", FOLDER: "folder", LINK: "link"}
@@ -33,8 +33,8 @@ Kind = Literal["added", "modified", "deleted"]
 def compare(store: CheckpointStore, before: Manifest, after: Manifest) -> Changes:
     """Return the differences between two manifests, with at most `MAX_FILES` paths.
 
-    A folder is listed if it was added or deleted, or if its rights or owner have changed. Unchanged files of the image
-    are listed as new unless `ImageFiles.expand` has expanded both manifests before.
+    A folder is listed if it was added or deleted, or if its rights or owner have changed. Call `ImageFiles.expand` for
+    both manifests first. Otherwise the result may list unchanged files of the image as new.
     """
     differing = sorted(differing_paths(before, after), key=os.fsencode)
     room = MAX_TEXTS_BYTES
@@ -50,10 +50,10 @@ def compare(store: CheckpointStore, before: Manifest, after: Manifest) -> Change
 
 
 def differing_paths(before: Manifest, after: Manifest, changed: Collection[str] | None = None) -> list[str]:
-    """Return the paths with a difference that matters to a person. Changed times of folders do not matter.
+    """Return the paths whose difference matters to a person. A changed time of a folder does not.
 
     Args:
-        changed: the paths of `delta(before, after)`, if known.
+        changed: the paths in the result of `delta(before, after)`, if the caller knows them.
     """
     if changed is None:
         changed = delta(before, after)
@@ -67,14 +67,14 @@ def differing_paths(before: Manifest, after: Manifest, changed: Collection[str] 
 
 
 def differing_contents(before: Manifest, after: Manifest) -> list[str]:
-    """Return `differing_paths` without files that were only written again with the same content, rights and owner."""
+    """Return `differing_paths` without the files of which only the modification time differs."""
     return [
         path for path in differing_paths(before, after) if not _touched(before.get(path), after.get(path))
     ]
 
 
 def _touched(old: Entry | None, new: Entry | None) -> bool:
-    """Return True if only the time differs. Return False for a file whose content was not stored."""
+    """Return True if only the modification time differs. Return False if the content is not known."""
     if old is None or new is None or (new.type == FILE and new.chunks is None):
         return False
     return dataclasses.replace(old, mtime_ns=new.mtime_ns) == new
@@ -87,13 +87,14 @@ def _differs(before: Manifest, after: Manifest, path: str, in_image: bool) -> bo
             return (old.mode, old.uid, old.gid) != (new.mode, new.uid, new.gid)
         return not old.alike(new)
     known, other = (old, after) if new is None else (new, before)
-    # A path that is as in the image has not changed if its whole folder in the other manifest is as in the image.
+    # Only one manifest lists this path. If its entry comes from the image, and the other manifest has a folder above it
+    # that is as in the image, then the other manifest has the same entry without listing it.
     as_image = known is not None and (known.base or (known.type == FOLDER and in_image))
     return not (as_image and in_base_folder(other, path))
 
 
 def in_base_folder(manifest: Manifest, path: str) -> bool:
-    """Return True if, according to the manifest, a path is in a folder whose whole content is as in the image."""
+    """Return True if the nearest listed folder above a path is as in the image, with everything below it."""
     for folder in parents(path):
         entry = manifest.get(folder)
         if entry is not None:
@@ -112,7 +113,7 @@ def _change(store: CheckpointStore, path: str, old: Entry | None, new: Entry | N
 
 
 def _text(store: CheckpointStore, entry: Entry | None, room: int) -> bytes | None:
-    """Return the content of a small text file, or None for any other entry."""
+    """Return the content of a text file with at most `room` bytes. None for a larger file or any other entry."""
     if entry is None or entry.type != FILE or entry.chunks is None or entry.size > min(MAX_TEXT_BYTES, room):
         return None
     try:
@@ -123,7 +124,7 @@ def _text(store: CheckpointStore, entry: Entry | None, room: int) -> bytes | Non
 
 
 def _detail(old: Entry | None, new: Entry | None) -> str:
-    """Describe the differences apart from the content."""
+    """Describe all differences between two entries except the content. Empty if there are none."""
     if old is None or new is None:
         entry = new or old
         return "" if entry is None or entry.type == FILE else _described(entry)
@@ -148,7 +149,7 @@ def _described(entry: Entry) -> str:
 
 
 def listing(manifest: Manifest, path: str, depth: int, limit: int) -> list[FileEntry]:
-    """List files as `Sandbox.list_files` would have done at a checkpoint.
+    """Return the entries below a path of a checkpoint, in the form of the result of `Sandbox.list_files`.
 
     Raises:
         FileNotFoundError: if the path did not exist.

@@ -1,4 +1,7 @@
-"""Checks of rows that describe entries. The rows come from a sandbox or a history on disk, and may be hostile."""
+"""Checks of paths, and of rows. A row is a list of values that describes an entry; see `manifest.Entry.row`.
+
+The rows come from a sandbox or from a history on disk, so they may be hostile.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ MAX_CHUNK_BYTES = 1024 * 1024
 """Maximum bytes of a piece of content."""
 MAX_XATTRS_CHARACTERS = 64 * 1024
 _MAX_PATH_BYTES, _MAX_NAME_BYTES = 4095, 255
-_MAX_TIME_NS = 2**63 * 10**9  # a filesystem in memory keeps any 64-bit number of seconds
+_MAX_TIME_NS = 2**63 * 10**9  # a tmpfs keeps any 64-bit number of seconds
 _KERNEL_FOLDERS = ("/proc/", "/sys/", "/dev/")
 _SHARED_MEMORY = "/dev/shm/"
-"""Folder in `/dev` whose files belong to programs, so that the history covers them."""
+"""The only folder in `/dev` that the history covers, because programs make the files in it."""
 
 
 def path_problem(path: object) -> str:
-    """Return the problem with a path as a part of a sentence. The text is empty if the sandbox may report the path."""
+    """Return the problem with a path, as a part of a sentence. Empty if a sandbox may report this path."""
     invalid = "it reports a file with an invalid path"
     if not isinstance(path, str) or not path.startswith("/") or "\0" in path:
         return invalid
@@ -44,9 +47,9 @@ _PATH_PATTERN = re.compile(rb"/|(?:/(?!\.\.?(?:/|\Z))[^/\0]{1,%d})+" % _MAX_NAME
 
 
 def is_kept_path(data: object) -> bool:
-    """Return True if `path_problem` accepts the path `data`. For most paths, this is much faster than `path_problem`.
+    """Return True if `path_problem` would find no problem with the path `data`.
 
-    Speed matters, because a history may have millions of paths.
+    For most paths, this function is much faster. Speed matters, because a history may have millions of paths.
     """
     if not isinstance(data, bytes) or len(data) > _MAX_PATH_BYTES or _PATH_PATTERN.fullmatch(data) is None:
         return False
@@ -54,12 +57,12 @@ def is_kept_path(data: object) -> bool:
 
 
 def is_entry(row: object, *, kept: bool = False) -> bool:
-    """Return True if all ten fields of `row`, which lacks the entry's own path, are valid.
+    """Return True if `row` has ten valid fields: those of `Entry.row` without the path of the entry itself.
 
     The path in the field `link` is not checked.
 
-    `kept` is True for rows of an index on disk. Such rows may have details of entries that are as in the image.
-    Sandboxes must not report such details.
+    `kept` is True for a row of an index on disk. An entry that is as in the image may have a detail (e.g. its content)
+    in such a row, but not in a row from a sandbox.
     """
     if not isinstance(row, Sequence) or isinstance(row, str) or len(row) != 10:
         return False
@@ -81,7 +84,7 @@ def is_entry(row: object, *, kept: bool = False) -> bool:
 
 
 def is_number(value: object, least: int, most: int) -> bool:
-    """Return True if a value is a whole number in a range."""
+    """Return True if `value` is a whole number from `least` to `most`."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
@@ -100,7 +103,7 @@ def _is_detail(kind: str, base: bool, size: int, detail: object) -> bool:
 
 
 def _is_kept_detail(kind: str, base: int, size: int, detail: object) -> bool:
-    """Return True if a detail is valid for an entry of the image. The target of a link may be unknown."""
+    """Return True if `detail` is valid for an entry that is as in the image. A link's target may be empty (unknown)."""
     return base == 1 and ((kind == LINK and detail == "") or _is_detail(kind, False, size, detail))
 
 

@@ -1,6 +1,6 @@
-"""Files of the image. A manifest does not have their content, but only states that they are unchanged.
+"""Files of the image. If a sandbox has not changed such a file, a manifest does not have its content.
 
-If the content is needed, it is read from a new sandbox and kept in the store.
+If the content is needed, it is read from a new sandbox with the same image, and kept in the store.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ MAX_NAMES = 1_000_000
 
 
 ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
-"""Files that an engine writes for each container, so that they differ between sandboxes of one image."""
+"""Files that an engine writes for each container, so they differ between sandboxes of the same image."""
 
 
 class ImageFiles:
-    """Files of an image, as kept in `store`. To read other files, `connect` connects to a new sandbox of the image."""
+    """Reader of an image's files. It reads a file from `store`, if possible.
+
+    Otherwise it calls `connect` to connect to a new sandbox with the image, reads the file there, and stores it.
+    """
 
     def __init__(self, store: CheckpointStore, connect: Callable[[], Awaitable[ExecutorConnection]]) -> None:
         self._store = store
@@ -36,10 +39,12 @@ class ImageFiles:
     async def expand(self, manifest: Manifest, other: Manifest, *, content: bool) -> dict[str, Entry]:
         """Return `manifest` in a form that can be compared with `other` path by path.
 
-        A folder that is as in the image is one entry of a manifest. If `other` lists the content of such a folder, the
-        result lists the folder's content too, as in the image. Then two entries at a path are equal if both have
-        `base`, and differ if only one of them has `base`. With `content`, the result also has the content of
-        each entry of the image whose path is not as in the image according to `other`.
+        In a manifest, a folder that is as in the image is a single entry, without its content. If `other` lists the
+        content of this folder, because a part of it has changed there, the result lists the folder's content too. If
+        both entries at a path then have `Entry.base`, they are equal. If only one of them has it, they differ.
+
+        With `content`, the result also has the content of each entry that is as in the image in `manifest` but not in
+        `other`.
 
         Raises:
             SandboxError: if the image cannot be read.
@@ -57,7 +62,10 @@ class ImageFiles:
         return found
 
     async def learn_engine_files(self, found: Manifest) -> None:
-        """Store the files that the engine wrote for this sandbox, before the first change."""
+        """Store those files that the engine wrote for this sandbox and that no command has changed.
+
+        `found` is the manifest of the sandbox.
+        """
         own = [path for path in ENGINE_FILES if path in found and found[path].base]
         if own:
             await self._learn(own, content=True)
@@ -75,7 +83,7 @@ class ImageFiles:
         return found
 
     async def _open_folder(self, folder: str, found: dict[str, Entry], other: Manifest) -> None:
-        """Add the image's entries in a folder to `found`. Take entries that are unchanged in `other` from `other`."""
+        """Add the image's entries in a folder to `found`. Copy an entry from `other` if it is as in the image there."""
         if folder not in found or found[folder].type != FOLDER:
             return
         names = await self._names(folder)
@@ -85,7 +93,7 @@ class ImageFiles:
         found.update((path, replace(entry, base=path != folder)) for path, entry in _present(read).items())
 
     async def _subtree(self, folder: str) -> dict[str, Entry]:
-        """Return the entries of a folder of the image and of everything below, with the content of the files."""
+        """Return the image's entries of a folder and of everything below it, with the content of the files."""
         known = await asyncio.to_thread(self._known_subtree, folder)
         if known is None:
             writer = self._store.writer()
@@ -96,7 +104,7 @@ class ImageFiles:
         return known
 
     def _known_subtree(self, folder: str) -> dict[str, Entry] | None:
-        """Return the result of `_subtree` from the store, or None if the store does not have all of it."""
+        """Return the result of `_subtree` from the store. None if the store lacks a part of it."""
         found: dict[str, Entry] = {}
         todo = [folder]
         while todo:
@@ -126,7 +134,7 @@ class ImageFiles:
         return await asyncio.to_thread(self._store.image_names, folder)
 
     async def _entries(self, paths: Collection[str], *, content: bool = True) -> dict[str, Entry | None]:
-        """Return the image's entries at some paths. Read only the entries that the store lacks."""
+        """Return the image's entry at each path, or None if there is none. Read only entries that the store lacks."""
         known = {path: await asyncio.to_thread(self._store.image_entry, path) for path in paths}
         missing = [path for path, row in known.items() if row is None or (content and _lacks(row[0]))]
         if missing:
@@ -134,7 +142,7 @@ class ImageFiles:
         return {path: row[0] for path, row in known.items() if row is not None}
 
     async def _learn(self, paths: Collection[str], *, content: bool) -> dict[str, tuple[Entry | None, bool]]:
-        """Read paths in the image and store their entries."""
+        """Read the entries at some paths of the image, and store them."""
         writer = self._store.writer()
         found = await self._read(paths, content=content, writer=writer)
         entries: dict[str, tuple[Entry | None, bool]] = {
@@ -151,7 +159,10 @@ class ImageFiles:
         below: bool = False,
         writer: ContentWriter | None = None,
     ) -> dict[str, Entry | None]:
-        """Read paths in the image. If that fails, discard the content that was written."""
+        """Read the entries at some paths of the image. If that fails, discard the content that was written.
+
+        With `below`, also read everything below the paths.
+        """
         if not paths:
             return {}
         writer = writer or self._store.writer()
@@ -183,7 +194,7 @@ def _open(manifest: Manifest, path: str) -> bool:
 
 
 def _in_image(manifest: Manifest, path: str) -> bool:
-    """Return True if, according to the manifest, a path or the nearest listed folder above it is as in the image."""
+    """Return True if a path is as in the image. If it is not listed, the nearest listed folder above it decides."""
     while path != "/":
         entry = manifest.get(path)
         if entry is not None:

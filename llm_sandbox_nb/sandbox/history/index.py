@@ -1,4 +1,4 @@
-"""Index of a history: an SQLite database, with one transaction for each change."""
+"""Index of a history: an SQLite database with the checkpoints, entries of files, and places of content in packs."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _FROM = "FROM checkpoints c LEFT JOIN checkpoints p ON p.number = c.parent"
 
 
 class Index:
-    """The tables of a history. Callers in any thread must hold the store's lock."""
+    """The tables of a history. Callers must hold the store's lock, in whatever thread they run."""
 
     def __init__(self, sql: sqlite3.Connection) -> None:
         self.sql = sql
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit all changes that are made in this context. After an exception, roll them all back."""
+        """Commit all changes that are made in this context, or undo them all if there is an exception."""
         self.sql.execute("BEGIN IMMEDIATE")
         try:
             yield self.sql
@@ -80,16 +80,17 @@ class Index:
         )
 
     def shell(self, id: str) -> bytes | None:
-        """Return the state of the shell at a checkpoint. None if the state was not saved."""
+        """Return the state of the shell at a checkpoint. None if it was not saved."""
         row = self.sql.execute(
             "SELECT shell FROM checkpoints WHERE number = ?", (self.number(id),)
         ).fetchone()
         return unpacked_shell(row[0]) if row[0] is not None else None
 
     def manifest(self, id: str) -> dict[str, Entry]:
-        """Return all entries at a checkpoint.
+        """Return all entries of a checkpoint, by path.
 
-        A checkpoint stores only the entries that differ from its parent. The newest stored entry at a path counts.
+        The index stores only entries that differ from the parent's. So for each path, this method takes the newest
+        entry that is stored for the checkpoint or for one of its ancestors.
         """
         rows = self.sql.execute(
             "WITH RECURSIVE line(number, parent, age) AS ("
@@ -108,7 +109,7 @@ class Index:
         shell: bytes | None,
         content: PackWriter,
     ) -> None:
-        """Add a checkpoint, and the pack that holds its new content."""
+        """Add a checkpoint, and the complete pack that `content` has written. See `CheckpointStore.commit`."""
         with self.transaction() as sql:
             parent = None if checkpoint.parent is None else self.number(checkpoint.parent)
             number = sql.execute(
@@ -129,7 +130,7 @@ class Index:
             self.add_pack(content)
 
     def add_pack(self, content: PackWriter) -> None:
-        """Add a pack. From now on, content that other packs have too is read from this pack. Call in a transaction."""
+        """Add a pack. Call this in a transaction. Pieces that other packs have too will be read from this pack."""
         if not content.places:
             return
         pack = self.sql.execute(
@@ -141,7 +142,7 @@ class Index:
     # -- content -------------------------------------------------------------------------------------------
 
     def place(self, digest: bytes) -> tuple[str, int, int, int] | None:
-        """Return pack, offset, length and CRC-32 of a piece of content. None if the piece is not stored."""
+        """Return a piece's place: name of the pack, offset, length, CRC-32. None if the piece is not stored."""
         row = self.sql.execute(
             "SELECT name, offset, o.size, crc FROM objects o JOIN packs ON number = pack WHERE digest = ?",
             (digest,),
@@ -149,23 +150,20 @@ class Index:
         return None if row is None else (row[0], row[1], row[2], row[3])
 
     def packs(self) -> dict[str, int]:
-        """Return the size in bytes of each pack."""
+        """Return the size in bytes of each pack, by name."""
         return dict(self.sql.execute("SELECT name, size FROM packs").fetchall())
 
     # -- the image -----------------------------------------------------------------------------------------
 
     def image_entry(self, path: str) -> tuple[Entry | None, bool] | None:
-        """Return the image's entry at a path, and True if the path is a folder whose names are known.
-
-        The entry is None if the image has nothing at the path. The result is None if nothing was stored at the path.
-        """
+        """Return the pair that `learn_image` has stored for a path. None if no pair was stored."""
         row = self.sql.execute(
             "SELECT entry, listed FROM image WHERE path = ?", (os.fsencode(path),)
         ).fetchone()
         return (kept_entry(row[0]) if row[0] is not None else None, bool(row[1])) if row else None
 
     def image_names(self, folder: str) -> list[str]:
-        """Return the known paths that are directly in a folder of the image."""
+        """Return the paths directly in `folder` for which an entry of the image is stored."""
         start = os.fsencode(folder).rstrip(b"/") + b"/"
         rows = self.sql.execute(
             "SELECT path FROM image WHERE path > ? AND path < ? AND instr(substr(path, ?), X'2F') = 0"
@@ -175,7 +173,7 @@ class Index:
         return [_kept_path(row[0]) for row in rows]
 
     def learn_image(self, entries: Mapping[str, tuple[Entry | None, bool]], content: PackWriter) -> None:
-        """Store entries of the image (in the form that `image_entry` returns), and the content of its files."""
+        """Store entries of the image, and the pack that `content` has written. See `CheckpointStore.learn_image`."""
         with self.transaction() as sql:
             sql.executemany(
                 "INSERT INTO image VALUES (?, ?, ?) ON CONFLICT(path) DO UPDATE SET"
@@ -210,12 +208,13 @@ def _kept_path(data: bytes) -> str:
 
 
 def writable_index(folder: Path) -> Index:
-    """Open the index in `folder` for writing. First, replace the index by a fresh database with the same rows.
+    """Open the index in `folder` for writing. If there is no index, make an empty one.
 
-    If the folder has no index, the fresh database is empty.
+    An existing index may come from a stranger. So its rows are first checked and copied into a fresh database, which
+    replaces it.
 
     Raises:
-        HistoryError: if a file of the index is not a regular file, or the index is invalid.
+        HistoryError: if a file of the index is not a regular file, or a row of the index is invalid.
     """
     _check_names(folder)
     _finish_replacement(folder)
@@ -232,16 +231,16 @@ def writable_index(folder: Path) -> Index:
 
 
 def write_copy(folder: Path, index: Index) -> None:
-    """Make the index of a new history in `folder`, with all rows of `index`. Raises HistoryError."""
+    """Write a copy of `index` as the index of a new history in `folder`. Raises HistoryError."""
     _check_names(folder)
     _replace(folder, index.sql.backup)
     _finish_replacement(folder)
 
 
 class IndexReader:
-    """Read-only copy of an index to which another process may write. After a change, `current` makes a new copy.
+    """Reader of an index to which another process may write. It reads a copy, and makes a new copy after each change.
 
-    Entries of files are copied when they are first needed, so that a list of checkpoints does not wait for them.
+    The copy has the rows of files only if they are needed, so that a list of checkpoints does not wait for them.
 
     Raises:
         HistoryError: if the folder does not hold the index of a history.
@@ -255,9 +254,9 @@ class IndexReader:
         self._whole = False
 
     def current(self, *, whole: bool) -> tuple[Index, bool]:
-        """Return an index with the current rows, and True if they changed since the last call. Raises HistoryError.
+        """Return a copy with the current rows, and True if rows have changed since the last call. Raises HistoryError.
 
-        If `whole` is False, the rows of files may be missing.
+        If `whole` is False, the copy may lack the rows of files: entries, places of content, and files of the image.
         """
         inode = self._inode()
         if self._seen is not None and self._seen[0] != inode:
@@ -270,7 +269,7 @@ class IndexReader:
         changed = self._seen != seen
         if self._index is not None and not changed and self._whole >= whole:
             return self._index, False
-        # SQLite keeps a nameless database in memory, and large parts in a file that nobody else can open.
+        # SQLite keeps a database without a name in memory, and parts of a large one in a file that only it can open.
         sql = _with_schema(
             sqlite3.connect("", uri=True, isolation_level=None, check_same_thread=False, timeout=20.0)
         )
@@ -300,15 +299,15 @@ class IndexReader:
 
 
 _FRESH = f"{INDEX}.fresh"
-"""File name of a complete index that will replace the present one."""
+"""Name of a complete new index, until it is renamed and so replaces the present index."""
 
 
 def exists(folder: Path, name: str) -> bool:
     """Return True if `name` is a regular file below `folder`.
 
     Raises:
-        OSError: if this machine cannot tell, for example because too many files are open. An index that only seems to
-            be missing must not be replaced by an empty one.
+        OSError: if the check fails, for example because too many files are open. False would be wrong then: the caller
+            would replace an existing index by an empty one.
     """
     try:
         os.close(open_file(folder, name))
@@ -325,14 +324,17 @@ def _check_names(folder: Path) -> None:
 
 
 def _replace(folder: Path, fill: Callable[[sqlite3.Connection], object]) -> None:
-    """Fill a new database. Rename the complete database to `_FRESH`, so that it can replace the present index."""
+    """Make a new database, and call `fill` to fill it. Rename it to `_FRESH` only when it is complete.
+
+    Call `_finish_replacement` afterwards, so that the new database replaces the present index.
+    """
     name = f"{INDEX}.{secrets.token_hex(6)}{PARTIAL}"
     try:
         os.close(open_file(folder, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         sql = _with_schema(_connect(folder / name, journal="MEMORY"))
         try:
             fill(sql)
-            sql.execute("PRAGMA main.journal_mode=WAL")  # a new file needs no log while it is filled
+            sql.execute("PRAGMA main.journal_mode=WAL")  # not before, because filling a new file needs no log
         finally:
             sql.close()
         (folder / name).rename(folder / _FRESH)
@@ -344,9 +346,9 @@ def _replace(folder: Path, fill: Callable[[sqlite3.Connection], object]) -> None
 
 
 def _finish_replacement(folder: Path) -> None:
-    """Remove unfinished files of `_replace`. If the file `_FRESH` exists, rename it, so that it replaces the index.
+    """Remove incomplete files of `_replace`. If the file `_FRESH` exists, replace the index by this file.
 
-    In this case, remove the journals of the old index, because SQLite would apply them to the new index.
+    Before the replacement, remove the journals of the old index. Otherwise SQLite would apply them to the new index.
     """
     for stale in folder.glob(f"{INDEX}.*{PARTIAL}*"):
         if not stale.is_dir() or stale.is_symlink():
@@ -359,7 +361,7 @@ def _finish_replacement(folder: Path) -> None:
 
 
 def _connect(path: Path, *, journal: str = "WAL") -> sqlite3.Connection:
-    """Connect to a database that this program has made."""
+    """Connect to a database that this package has made, so that it can be trusted."""
     where = f"file:{quote(str(path))}?mode=rw"
     sql = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False, timeout=20.0)
     sql.execute("PRAGMA trusted_schema=0")

@@ -1,9 +1,12 @@
-"""Copy of an index into a fresh database. An index may come from a stranger, so only copies of it are queried.
+"""Copies of an index in a fresh database. An index may come from a stranger, so this package queries only copies.
 
 The schema must be exactly `SCHEMA`, so that the database has no trigger, no view and no other table. Each row is
-checked. The size of the database's files limits the number of rows and of SQLite's steps. Tables with a row for every
-file may be long. So SQLite checks and copies such a table in one statement. The paths and entries in the rows are
-checked later, when they are read. Histories that this process has written are copied in the same way at each opening.
+checked before it is copied. The size of the database's files limits the number of rows, and SQLite's number of steps.
+
+Tables with a row for every file may be long, so SQLite checks and copies such a table in one statement. This statement
+checks only the types and sizes of values. The paths and entries themselves are checked later, when they are read.
+
+Every index is copied at each opening, even if this process has written it.
 """
 
 from __future__ import annotations
@@ -47,26 +50,26 @@ CREATE TABLE IF NOT EXISTS image(path BLOB PRIMARY KEY, entry BLOB, listed INTEG
 """
 INDEX = "index.sqlite"
 MAX_INDEX_BYTES = 2 * 1024**3
-"""Maximum size of an index that this program reads."""
+"""Maximum bytes of an index that this package reads."""
 MAX_CHECKPOINTS = 100_000
 _MAX_VALUE_BYTES = 64 * 1024**2
-"""Maximum bytes of a value. The longest values are entries of files with many pieces."""
+"""Maximum bytes of a value in a row. The longest values are entries of files with many pieces of content."""
 _MAX_NUMBER = 2**53
 _STEPS_PER_CHECK = 10_000
-"""Steps of SQLite's virtual machine between two checks of the number of steps."""
+"""Number of steps of SQLite's virtual machine after which the number of steps is checked again."""
 _STEPS_PER_BYTE = 8
-"""Maximum steps for each byte of an index. A row of 40 bytes needs about a hundred steps."""
+"""Maximum steps for each byte of an index. This is enough, because a row of 40 bytes needs about a hundred steps."""
 _ID_PATTERN = re.compile(r"[\w-]{1,64}")
 _BATCH = 1000
 Row = tuple[Any, ...]
 
 
 class _InvalidRowError(LLMSandboxError):
-    """Error for a row that this program does not write. The message names the table."""
+    """Error for tables or rows that this package does not write. The message is the reason."""
 
 
 def open_source(folder: Path) -> sqlite3.Connection:
-    """Open the index in `folder`. Use the connection only to notice changes by another process.
+    """Connect to the index in `folder`. Use the connection only to notice that another process has changed the index.
 
     Raises:
         HistoryError: if the file is not the index of a history.
@@ -88,13 +91,13 @@ def open_source(folder: Path) -> sqlite3.Connection:
 
 
 def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -> None:
-    """Copy the present rows of the index in `folder` into `target`, which has the schema and no rows.
+    """Copy the present rows of the index in `folder` into `target`, a database with the schema and without rows.
 
-    If `whole` is False, copy only the checkpoints and packs, which are few.
+    If `whole` is False, copy only the short tables, which have checkpoints and packs but no files.
 
     Raises:
-        HistoryError: if the file is not the index of a history, or has rows that this program does not write.
-        OSError: if the target's disk is full.
+        HistoryError: if the file is not the index of a history, or has rows that this package does not write.
+        OSError: if the disk of `target` is full.
     """
     _check_files(folder)
     steps = _max_checks(_size(folder))
@@ -111,7 +114,8 @@ def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -
         try:
             target.execute("BEGIN")
             if _same_schema(target):
-                # from here on, SQLite does not read what another process adds; it may have added rows until now
+                # The transaction has begun to read, so rows that another process adds from now on do not count. Rows
+                # that it has added so far count, so their size must be known.
                 room = _size(folder)
                 steps = _max_checks(room)
                 _Copy(target, room).all(whole=whole)
@@ -129,20 +133,21 @@ def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -
 
 
 def _max_checks(size: int) -> int:
-    """Return the maximum number of checks of SQLite's steps in an index of `size` bytes."""
+    """Return how often SQLite's steps may be checked (see `_STEPS_PER_CHECK`) for an index of `size` bytes."""
     return _STEPS_PER_BYTE * size // _STEPS_PER_CHECK + 200
 
 
 def _address(folder: Path) -> str:
-    # The connection is not read-only, because SQLite sees concurrent changes only in a writable folder. On closing,
-    # SQLite writes its log into the database, which must not happen to a file that has a second hard link.
+    # If possible, the connection can write, because otherwise SQLite does not see changes by another process. When such
+    # a connection is closed, SQLite writes its log into the database. That must not change a file with a second name (a
+    # hard link), so such a file is opened as one that nobody changes.
     own = os.access(folder, os.W_OK) and (folder / INDEX).lstat().st_nlink == 1
     mode = "mode=rw" if own else "immutable=1"
     return f"file:{quote(str(folder / INDEX))}?{mode}"
 
 
 def _trust_nothing(sql: sqlite3.Connection, *, attached: int) -> None:
-    """Disable everything that a database could make a connection execute. Limit the number of attached databases."""
+    """Forbid everything that a hostile database could make `sql` execute. Limit the number of attached databases."""
     if sys.version_info >= (3, 12):
         sql.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
     for pragma in ("trusted_schema=0", "cell_size_check=1", "mmap_size=0"):
@@ -174,7 +179,10 @@ def _text(data: bytes) -> str:
 
 
 def _check_files(folder: Path) -> None:
-    """Check that SQLite would open only regular files, and no journal, which can make SQLite remove other files."""
+    """Raise HistoryError unless SQLite would open only regular files and no journal, within `MAX_INDEX_BYTES`.
+
+    A journal may name other files, which SQLite would remove.
+    """
     for suffix in ("", "-wal", "-shm"):
         try:
             info = (folder / f"{INDEX}{suffix}").lstat()
@@ -208,10 +216,12 @@ def _schema(sql: sqlite3.Connection, database: str) -> set[Row]:
 
 
 def _same_schema(sql: sqlite3.Connection) -> bool:
-    """Return True if the tables exist. A process that was killed early has left no tables.
+    """Return True if the attached database has the tables of `SCHEMA`. Return False if it has no tables.
+
+    A process that was killed early leaves a database without tables.
 
     Raises:
-        _InvalidRowError: if there are other tables.
+        _InvalidRowError: if the tables differ from `SCHEMA`.
     """
     found = _schema(sql, "theirs")
     if found and found != _schema(sql, "main"):
@@ -238,7 +248,7 @@ WHERE typeof(path) = 'blob' AND {_VALID_ENTRY} AND typeof(listed) = 'integer' AN
 
 
 class _Copy:
-    """Copier of the tables, which checks each row. All rows together must not have more than `room` bytes."""
+    """Copier of tables, which checks each row. All rows together may have at most `room` bytes."""
 
     def __init__(self, sql: sqlite3.Connection, room: int) -> None:
         self._sql, self._room = sql, room
@@ -246,7 +256,7 @@ class _Copy:
         self._names: set[str] = set()
 
     def all(self, *, whole: bool) -> None:
-        """Copy all tables, in the order of their references; see `copy_rows`."""
+        """Copy the tables; see `copy_rows`. A table comes after the tables to which its rows refer."""
         versions = self._sql.execute("SELECT key, value FROM theirs.meta LIMIT 2").fetchall()
         if versions and versions != [("version", VERSION)]:
             raise _InvalidRowError("another version wrote it")
@@ -261,12 +271,13 @@ class _Copy:
     def _copy_at_once(self, table: str, proper: str, length: str) -> None:
         """Copy a table in one statement.
 
-        The pages of a hostile file may refer to themselves. The sum of `length` makes SQLite count steps in such a
-        file, while a mere count of rows would be one long step.
+        In a hostile file, pages of the table may refer to each other in a circle, so that reading never ends. A sum
+        over `length` takes steps for each row, so the limit on steps ends it. A mere count of rows counts as one step.
 
         Args:
+            table: name of the table.
             proper: query that selects all valid rows.
-            length: SQL expression of the bytes in a row.
+            length: SQL expression for the number of bytes in a row.
 
         Raises:
             _InvalidRowError: if a row is invalid, or the rows have too many bytes.

@@ -1,4 +1,8 @@
-"""Manifests and the differences between them. The manifest of a checkpoint has an entry for each path."""
+"""Manifests, which list all files of a checkpoint, and the differences between manifests.
+
+A manifest has an entry for each path of a file, folder or link. The content of a file is a list of pieces (chunks),
+each with a digest that names the piece in a store.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ _MAX_LINKS = 40
 
 
 class Chunk(NamedTuple):
-    """Piece of a file's content. Ranges that no chunk covers are holes."""
+    """Piece of a file's content: position and length in bytes, and SHA-256. Ranges without a chunk are holes."""
 
     offset: int
     length: int
@@ -24,11 +28,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Entry at a path: type, rights, times and content, as `executor/README.md` describes.
-
-    A `base` entry is as in the image: a file or link with unchanged content, or a folder with everything below it
-    unchanged. Only the metadata of such an entry is known.
-    """
+    """Entry at a path: type, rights, modification time and content, as `executor/README.md` describes."""
 
     type: str
     mode: int = 0
@@ -41,19 +41,21 @@ class Entry:
     chunks: tuple[Chunk, ...] | None = None
     """Content of a file. None if the content was not stored."""
     group: str = ""
-    """First name of a file with several names (hard links). Empty for other files."""
+    """Path of the first name, if the file has several names (hard links). Empty for other files."""
     device: tuple[int, int] = (0, 0)
     xattrs: str = ""
     """Extended attributes as canonical JSON. Empty if the entry has no attributes."""
     base: bool = False
+    """True if the entry is as in the image: a file or link with unchanged content, or a folder in which everything is
+    unchanged. A manifest then has only the metadata of the entry, and does not list the content of the folder."""
 
     @property
     def open_folder(self) -> bool:
-        """True for a folder whose content is listed in the manifest."""
+        """True for a folder whose content the manifest lists."""
         return self.type == FOLDER and not self.base
 
     def alike(self, other: Entry) -> bool:
-        """Return True if all known fields are equal. Only the metadata is known if an entry is as in the image."""
+        """Return True if all known fields are equal. If one entry has `base`, only the metadata is compared."""
         if self.base or other.base:
             return self._metadata() == other._metadata()
         return self == other
@@ -63,7 +65,7 @@ class Entry:
         return self.type, self.mode, self.uid, self.gid, self.mtime_ns, size
 
     def row(self, path: str) -> list[object]:
-        """Return the row that is sent to the executor."""
+        """Return the entry at `path` as a row: a list of eleven JSON values, for the executor."""
         detail: object = None
         if self.type == FILE and self.chunks is not None:
             detail = [[at, size, digest.hex()] for at, size, digest in self.chunks]
@@ -76,7 +78,7 @@ class Entry:
         return [path, self.type, int(self.base), *facts, detail, self.group or None, xattrs]
 
     def encode(self) -> bytes:
-        """Return the bytes that are stored in the index."""
+        """Return the row without the path, as JSON. The index stores these bytes."""
         return json.dumps(self.row("")[1:], separators=(",", ":")).encode("ascii")
 
     @classmethod
@@ -93,7 +95,7 @@ class Entry:
         link: str | None,
         xattrs: object,
     ) -> Entry:
-        """Make an entry from the fields of a row, without its path. The fields must have been checked."""
+        """Make an entry from the values of a row without the path. `is_entry` must have checked them."""
         entry = cls(kind, mode, uid, gid, mtime_ns, size, group=link or "", base=bool(base))
         if xattrs:
             entry = replace(entry, xattrs=json.dumps(xattrs, sort_keys=True, separators=(",", ":")))
@@ -109,11 +111,11 @@ class Entry:
 
 
 Manifest = Mapping[str, Entry]
-"""All entries of a checkpoint by path. Below a `base` folder, paths that are not listed are as in the image."""
+"""All entries of a checkpoint, by path. A folder with `base` is listed without its content."""
 
 
 def delta(before: Manifest, after: Manifest) -> dict[str, Entry | None]:
-    """Return the changes from `before` to `after`. Each changed path has its new entry, or None for a deleted entry."""
+    """Return the changes from `before` to `after`: for each path that differs, the new entry, or None if deleted."""
     changed: dict[str, Entry | None] = {
         path: entry
         for path, entry in after.items()
@@ -124,7 +126,7 @@ def delta(before: Manifest, after: Manifest) -> dict[str, Entry | None]:
 
 
 def apply_delta(before: Manifest, changed: Mapping[str, Entry | None]) -> dict[str, Entry]:
-    """Return a copy of `before` with the changes `changed`, which have the form of the result of `delta`."""
+    """Return a copy of `before` with the changes `changed`, which is a result of `delta`."""
     after = dict(before)
     for path, entry in changed.items():
         if entry is None:
@@ -135,11 +137,12 @@ def apply_delta(before: Manifest, changed: Mapping[str, Entry | None]) -> dict[s
 
 
 def own_files(manifest: Manifest, others: Iterable[tuple[Manifest, Manifest]]) -> dict[str, Entry]:
-    """Return the manifest without the changes of other people and programs.
+    """Return `manifest` without the changes that the pairs in `others` describe.
 
     Args:
-        others: pairs of manifests, oldest pair first. Other people and programs have made all changes between the two
-            manifests of a pair. If such a path has changed again later, its entry stays as in `manifest`.
+        manifest: manifest after all changes.
+        others: pairs of manifests before and after changes by other people or programs, the oldest pair first. If a
+            path has changed again after its pair, its entry stays as in `manifest`.
     """
     own = dict(manifest)
     for before, after in reversed(list(others)):
@@ -154,7 +157,7 @@ def own_files(manifest: Manifest, others: Iterable[tuple[Manifest, Manifest]]) -
 
 
 def parent(path: str) -> str:
-    """Return the folder that contains a path. The root contains itself."""
+    """Return the folder that contains a path. For the root, return the root."""
     return path.rpartition("/")[0] or "/"
 
 
@@ -166,14 +169,14 @@ def parents(path: str) -> Iterator[str]:
 
 
 def digests(entries: Iterable[Entry]) -> set[bytes]:
-    """Return the digests of the content of all entries."""
+    """Return the digests of all pieces of content that the entries have."""
     return {chunk.digest for entry in entries for chunk in entry.chunks or ()}
 
 
 def moved(manifest: Manifest, below: str) -> Manifest:
-    """Return `manifest` with the folder that contains all its entries moved to `below`.
+    """Return `manifest` with all paths moved: the top folder, which contains all entries, becomes `below`.
 
-    Return `manifest` unchanged if `below` is `/`, or is a path in `manifest` already.
+    Return `manifest` unchanged if `below` is `/`, or if `manifest` already has the path `below`.
     """
     if below == "/" or not manifest or below in manifest:
         return manifest
@@ -186,7 +189,9 @@ def moved(manifest: Manifest, below: str) -> Manifest:
 
 
 def resolve(manifest: Manifest, path: str) -> str:
-    """Return the path to which an absolute path leads. Follow links, except links that are as in the image.
+    """Return the path to which an absolute path leads. Follow links, except unchanged links of the image.
+
+    The targets of those links are not known.
 
     Raises:
         FileNotFoundError: if the path leads nowhere.

@@ -1,7 +1,7 @@
-"""The usual store of checkpoints, which consists of an SQLite index and immutable packs of content.
+"""The usual store of checkpoints. It has an SQLite index, and files with content (packs) that never change.
 
-First the pack is completed, then a transaction of the index adds the checkpoint. So if the process is killed at any
-instant, the history stays readable and has every acknowledged checkpoint.
+A commit first completes the pack with the new content. Then one transaction of the index adds the checkpoint. So even
+if the process is killed meanwhile, the history stays readable, and has every checkpoint whose commit has returned.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ PACKS, LOCK = "packs", "lock"
 _CACHED_MANIFESTS = 4
 """Maximum number of manifests in memory."""
 _SHARE_AFTER_DROPPING = 0.9
-"""Share of the limit to which dropping old checkpoints reduces the content. The rest is room for new checkpoints."""
+"""Fraction of the limit. If the content exceeds the limit, old checkpoints are dropped until the content has at most
+this fraction of the limit. The rest is room for new checkpoints."""
 
 
 class PackStore(CheckpointStore):
-    """See `CheckpointStore`. The index may be hostile, so it is copied before it is used."""
+    """See `CheckpointStore`. An existing index may be hostile, so only a copy of it is used."""
 
     def __init__(self, folder: Path, *, limit: int = HISTORY_LIMIT, readonly: bool = False) -> None:
         self.folder = folder
@@ -87,12 +88,13 @@ class PackStore(CheckpointStore):
         except (FileNotFoundError, NotADirectoryError, PermissionError, NotOwnFileError):
             return False
         except (OSError, HistoryError):
-            return True  # unknown while too many files are open, and a history in use must not be removed
+            # The check has failed, e.g. because too many files are open. A history in use must not be removed.
+            return True
         return False
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Lock the store. If SQLite fails, for example because the disk cannot be read, raise HistoryError."""
+        """Lock the store in this context. If SQLite fails, e.g. because the disk cannot be read, raise HistoryError."""
         with self._mutex:
             try:
                 yield
@@ -117,12 +119,12 @@ class PackStore(CheckpointStore):
 
     @property
     def _index(self) -> Index:
-        """The current index, which for a reader is a copy of the writer's index. Callers hold the lock."""
+        """The current index. A read-only store has a copy of it. Callers must hold the lock."""
         return self._current_index(whole=True)
 
     @property
     def _overview(self) -> Index:
-        """The current index. A reader's copy may have only the checkpoints and packs. Callers hold the lock."""
+        """Like `_index`, but the copy of a read-only store may lack the rows of files, so it is made faster."""
         return self._current_index(whole=False)
 
     def _current_index(self, *, whole: bool) -> Index:
@@ -180,9 +182,8 @@ class PackStore(CheckpointStore):
                 place = self._index.place(digest)
                 if place is None:
                     break
-                with contextlib.suppress(
-                    FileNotFoundError
-                ):  # a writer may have replaced the pack by a smaller pack, so look for the piece once more
+                # The pack is missing if a writer has just replaced it by a smaller pack. Then look for the piece again.
+                with contextlib.suppress(FileNotFoundError):
                     return self._reader.read(digest, *place)
                 if last:
                     raise HistoryError(f"The history in {self.folder} is damaged: {place[0]} is missing.")
@@ -227,8 +228,8 @@ class PackStore(CheckpointStore):
             self._reader.written.add(content.name)
             if manifest is not None:
                 self._remember(checkpoint.id, manifest)
-            # To drop checkpoints, content in use is copied into new packs. On a full disk, this fails, and the history
-            # exceeds its limit until a later commit.
+            # When old checkpoints are dropped, content that is still in use is copied into new packs. If the disk is
+            # too full for the copies, the history exceeds its limit until a later commit.
             with contextlib.suppress(HistoryNotWrittenError), storing(self.folder):
                 gone, new = keep_within(
                     self._index, self._pack_folder, self._reader, self.limit, {*pinned, checkpoint.id}
@@ -269,7 +270,7 @@ class PackStore(CheckpointStore):
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 check_folder(folder)
-                # without the lock, `stores.remove_stale` would remove a temporary folder during a long copy
+                # The copy may take long. Without this lock, `stores.remove_stale` would then remove a temporary folder.
                 opened.callback(unlock_and_close, _lock_folder(folder))
                 packs = PackFolder(folder.parent, f"{folder.name}/{PACKS}", make=True)
             except NotOwnFileError as error:
@@ -292,7 +293,12 @@ class PackStore(CheckpointStore):
 
 
 def _lock_folder(folder: Path, *, make: bool = True) -> int:
-    """Lock the folder against other writers. Raises HistoryError, FileNotFoundError, NotOwnFileError."""
+    """Lock the folder against other writers. Return the descriptor of the locked file.
+
+    Raises:
+        HistoryError: if another process has locked the folder.
+        FileNotFoundError, NotOwnFileError: if there is no lock file and `make` is False, or it is not a regular file.
+    """
     flags = os.O_RDWR | os.O_CREAT if make else os.O_RDONLY
     descriptor = open_file(folder.parent, f"{folder.name}/{LOCK}", flags, 0o600)
     with contextlib.suppress(OSError):
@@ -310,10 +316,10 @@ def _lock_folder(folder: Path, *, make: bool = True) -> int:
 def keep_within(
     index: Index, packs: PackFolder, reader: PackReader, limit: int, kept: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """Drop the oldest checkpoints if all packs together have more than `limit` bytes.
+    """If all packs together have more than `limit` bytes, drop old checkpoints and remove their unused content.
 
-    Stop when the content that is still in use has at most `_SHARE_AFTER_DROPPING` of the limit, or when only the
-    checkpoints with the ids `kept` are left.
+    The oldest checkpoint is dropped first. Stop when the content still in use has at most `_SHARE_AFTER_DROPPING` of
+    the limit, or when only the checkpoints with the ids `kept` are left.
 
     Returns:
         The names of the packs that were removed, and the names of the packs that replace them.
@@ -343,7 +349,7 @@ def keep_within(
 
 
 def _uses(index: Index) -> Counter[bytes]:
-    """Return the number of entries that use each piece of content, by digest."""
+    """Return, by digest, the number of stored entries that use each piece of content."""
     rows = index.sql.execute(
         "SELECT entry FROM entries WHERE length(entry) UNION ALL SELECT entry FROM image WHERE length(entry)"
     )
@@ -351,14 +357,14 @@ def _uses(index: Index) -> Counter[bytes]:
 
 
 def _drop(index: Index, id: str, uses: Counter[bytes]) -> list[bytes]:
-    """Drop a checkpoint. Its changes become changes of the checkpoints whose parent it was.
+    """Drop a checkpoint. Copy its stored entries to its children, as far as they have no entry at the same path.
 
-    Reduce `uses`, which `_uses` has made. Return the digests of the content that no entry uses any more.
+    Update `uses`, which is a result of `_uses`. Return the digests of pieces that no entry uses any more.
     """
     sql, number = index.sql, index.number(id)
     (parent,) = sql.execute("SELECT parent FROM checkpoints WHERE number = ?", (number,)).fetchone()
     children = [row[0] for row in sql.execute("SELECT number FROM checkpoints WHERE parent = ?", (number,))]
-    # An entry ends here, and begins in each child that has no own entry at its path.
+    # Each entry of this checkpoint vanishes here (-1), and appears in each child without an own entry at the path (+1).
     changes = sql.execute(
         "SELECT entry, (SELECT count(*) FROM checkpoints c WHERE c.parent = e.checkpoint AND NOT EXISTS"
         " (SELECT 1 FROM entries own WHERE own.checkpoint = c.number AND own.path = e.path)) - 1 AS change"
@@ -388,9 +394,10 @@ def _drop(index: Index, id: str, uses: Counter[bytes]) -> list[bytes]:
 def _repack(
     index: Index, packs: PackFolder, reader: PackReader, live: dict[bytes, int], new: list[PackWriter]
 ) -> list[str]:
-    """Replace each pack that has unused content by a new pack with only the used content. Return the old packs' names.
+    """Replace each pack that has unused content by a new pack without it. Return the names of the replaced packs.
 
-    Damaged pieces are left out. Raises HistoryNotWrittenError.
+    `live` has the digests of the pieces in use. Damaged pieces are left out. The writers of the new packs are added to
+    `new`. Raises HistoryNotWrittenError.
     """
     gone = []
     for number, name, size in index.sql.execute("SELECT number, name, size FROM packs").fetchall():

@@ -1,4 +1,7 @@
-"""Content in pack files. The new content of a checkpoint is one file, which never changes after its completion."""
+"""Pack files, which have the content of files. A checkpoint writes its new content into one pack.
+
+A pack never changes after its completion.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +28,23 @@ PACK = ".pack"
 _NAME_PATTERN = re.compile(r"[0-9a-f]{24}\.pack")
 _ANY_NAME_PATTERN = re.compile(r"[0-9a-f]{24}\.pack(?:\.partial)?")
 _OPEN_FLAGS = os.O_RDONLY | NO_LINK | NO_WAIT | NOT_INHERITED
-"""Flags that do not follow links, and do not wait for the other end of a FIFO."""
+"""Flags with which a link is not followed, and a named pipe (FIFO) is opened without waiting for its other end."""
 _COPY_BYTES = 1024 * 1024
 MAX_SHARED_BYTES = 128 * 1024 * 1024
-"""Maximum bytes of content in memory that several forks share."""
+"""Maximum bytes of content that `SharedPieces` keeps in memory."""
 
 
 def is_pack_name(name: object) -> bool:
-    """Return True for a file name of the kind that `PackWriter` makes. Such a name cannot be a path."""
+    """Return True if `name` has the form of a pack's name. Such a name cannot lead to another folder."""
     return isinstance(name, str) and _NAME_PATTERN.fullmatch(name) is not None
 
 
 @contextlib.contextmanager
 def storing(place: Path) -> Iterator[None]:
-    """Raise HistoryNotWrittenError if an error of this machine, such as a full disk, prevents writing the history."""
+    """Raise HistoryNotWrittenError if an operation in this context fails, e.g. because the disk is full.
+
+    `place` is the folder that the message names.
+    """
     try:
         yield
     except (OSError, sqlite3.OperationalError) as error:
@@ -49,7 +55,7 @@ def storing(place: Path) -> Iterator[None]:
 
 
 class PackFolder:
-    """Folder of packs, opened once. Packs are opened, renamed and removed relative to the folder, never through a link.
+    """Folder of packs. Its methods work relative to a descriptor of the folder, so that they never follow a link.
 
     Raises:
         FileNotFoundError: if the folder does not exist and `make` is False.
@@ -71,7 +77,7 @@ class PackFolder:
 
         Raises:
             FileNotFoundError: if the pack is missing.
-            HistoryError: if the name is no pack name, or is the name of something other than a regular file.
+            HistoryError: if `name` is not the name of a pack, or if the file is not a regular file.
         """
         self._check(name)
         try:
@@ -86,13 +92,13 @@ class PackFolder:
         return descriptor
 
     def create(self, name: str) -> BinaryIO:
-        """Create a new file for a pack, under its partial name."""
+        """Create the file of a new pack. Until `finish` is called, its name ends in `.partial`."""
         self._check(name)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOT_INHERITED
         return os.fdopen(os.open(name + PARTIAL, flags, 0o666, dir_fd=self._descriptor), "wb")
 
     def finish(self, name: str) -> None:
-        """Rename a new file to the name of its pack."""
+        """Rename a complete new file to `name`, without `.partial`."""
         here = self._descriptor
         os.rename(name + PARTIAL, name, src_dir_fd=here, dst_dir_fd=here)
 
@@ -103,7 +109,7 @@ class PackFolder:
             os.unlink(name, dir_fd=self._descriptor)
 
     def remove_all_but(self, known: Collection[str]) -> None:
-        """Remove packs whose names are not in `known`. A process that was killed has left such packs."""
+        """Remove all packs whose names are not in `known`. Killed processes leave such packs."""
         with os.scandir(self._descriptor) as entries:
             names = [entry.name for entry in entries]
         for name in names:
@@ -112,9 +118,9 @@ class PackFolder:
                     self.remove(name)
 
     def share(self, name: str, other: PackFolder, size: int) -> None:
-        """Give the folder `other` a hard link to a pack of this folder, or a copy if the filesystem cannot link.
+        """Make a hard link in the folder `other` to a pack of this folder. If a link is impossible, copy the pack.
 
-        A copy has the first `size` bytes of the pack. A pack that `other` already has stays as it is.
+        `size` is the number of bytes that are copied. If `other` already has the pack, do nothing.
 
         Raises:
             HistoryError: if the pack is missing or not a regular file.
@@ -152,10 +158,10 @@ class PackFolder:
 
 
 class SharedPieces:
-    """Pieces of content that several forks of one history need at the same time. Each piece is read and checked once.
+    """Pieces of content in memory, for forks of one history that are restored at the same time.
 
-    A fork uses this object as a context while its files are restored. Pieces are kept in memory only while at least two
-    forks do so.
+    Thus each piece is read and checked only once. Each fork uses this object as a context during its restore. While
+    fewer than two forks use it, no piece is kept.
     """
 
     def __init__(self) -> None:
@@ -176,7 +182,7 @@ class SharedPieces:
                 self._pieces, self._left = {}, MAX_SHARED_BYTES
 
     def get(self, digest: bytes, read: Callable[[bytes], bytes]) -> bytes:
-        """Return a piece. Call `read` if no other fork has read the piece yet. Raises the exceptions of `read`."""
+        """Return a piece. Call `read`, which may raise exceptions, if the piece is not in memory."""
         if self._users < 2:
             return read(digest)
         found = self._pieces.get(digest)
@@ -192,7 +198,7 @@ class SharedPieces:
 
 
 class PackWriter:
-    """Writer of one pack, which stores each piece of content once. `finish` gives the complete file its name."""
+    """Writer of one pack. It writes each piece of content once. `finish` completes the pack."""
 
     def __init__(self, folder: PackFolder) -> None:
         self.name = secrets.token_hex(12) + PACK
@@ -203,13 +209,7 @@ class PackWriter:
         self._file: BinaryIO | None = None
 
     def add(self, *parts: bytes | memoryview, known: Callable[[bytes], object] = lambda _: None) -> bytes:
-        """Write a piece of content, whose bytes are the joined `parts`. Return the digest of the piece.
-
-        A piece is not written if this pack has the piece already, or if `known` returns a value for the piece's digest.
-
-        Raises:
-            HistoryNotWrittenError: if this machine's disk is full.
-        """
+        """See `ContentWriter.add`."""
         hashed = hashlib.sha256()
         for part in parts:
             hashed.update(part)
@@ -231,39 +231,42 @@ class PackWriter:
         return place[1] if place else None
 
     def finish(self) -> None:
-        """Close the file, and rename the file to its final name. Raises HistoryNotWrittenError."""
+        """Close the file, and rename it to its final name. Do nothing if no piece was written.
+
+        Raises:
+            HistoryNotWrittenError: if this machine's disk is full.
+        """
         if self._file is not None:
             with storing(self._folder.path.parent):
                 self._file.close()
                 self._folder.finish(self.name)
 
     def discard(self) -> None:
-        """Remove the file."""
+        """Remove the file, even if it is complete."""
         if self._file is not None:
-            with contextlib.suppress(OSError):  # the bytes in the buffer may not fit on the disk
+            # `close` fails if the rest of the buffer does not fit on the disk.
+            with contextlib.suppress(OSError):
                 self._file.close()
             for name in (self.name + PARTIAL, self.name):
                 self._folder.remove(name)
 
 
 class PackReader:
-    """Reader of pieces, which checks each piece (see `written`). Up to 16 pack files stay open."""
+    """Reader of pieces of content. It checks each piece; see `written`. At most 16 packs are open at a time."""
 
     def __init__(self, folder: PackFolder) -> None:
         self._folder = folder
         self._open: dict[str, int] = {}
         self.written: set[str] = set()
-        """Names of packs that this process has written. Of each piece in these packs, the CRC-32 is checked.
-
-        The CRC-32 shows errors of the disk. Other packs may be hostile, so there the SHA-256 of each piece is checked.
-        """
+        """Names of packs that this process has written. Their pieces are checked with the fast CRC-32, which finds
+        errors of the disk. Pieces of other packs, which may be hostile, are checked with the SHA-256."""
 
     def read(self, digest: bytes, name: str, offset: int, size: int, check: int) -> bytes:
         """Read a piece.
 
         Raises:
             FileNotFoundError: if the pack is missing.
-            HistoryError: if the content does not match its digest, or is incomplete.
+            HistoryError: if the piece is incomplete, or does not match `check` or `digest`.
         """
         data = os.pread(self._descriptor(name), size, offset)
         same = zlib.crc32(data) == check if name in self.written else hashlib.sha256(data).digest() == digest

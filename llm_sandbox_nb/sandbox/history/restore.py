@@ -1,8 +1,10 @@
 """Restores, which put a sandbox's files back to the state of a checkpoint.
 
-A restore makes a plan of the differences (`Plan`), sends the plan to the executor as records (`RestoreBody`), and scans
-the files again. The connection to the executor is slow for much content. So if a file can be put into the sandbox from
-outside, the content is sent in such a file, called the pack. This takes half the time. The executor begins to write
+A restore plans the changes that are needed (`Plan`), sends the plan to the executor as records (`RestoreBody`), and
+then scans the files again.
+
+The connection to the executor is slow for much content. So if a file can be put into the sandbox from outside, the
+content is sent in such a file, called the pack of the restore. This takes half the time. The executor begins to write
 files while the rest of the pack is still being transferred.
 """
 
@@ -39,17 +41,19 @@ from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 RESTORE_TIMEOUT = 600.0
 _MAX_ROUNDS = 3
-"""Maximum number of attempts if processes still change files."""
+"""Maximum number of attempts. Later attempts are needed if processes change files during a restore."""
 _MAX_PROBLEMS = 100
 _MIN_PATCH_BYTES = 2 * 1024 * 1024
-"""Minimum size of a file of which only the changed pieces are written."""
+"""Minimum size of a file that is patched, i.e. of which only the changed pieces are written. Smaller files are written
+as a whole."""
 MIN_PACK_BYTES, MAX_PACK_BYTES = 2 * 1024 * 1024, 512 * 1024 * 1024
-"""Minimum and maximum bytes of a pack. A smaller pack would cost time. A larger pack would need too much disk space."""
+"""Minimum and maximum bytes of a pack on the sandbox's disk. A smaller pack would cost more time than it saves. A
+larger pack would need too much disk space. In both cases, the content is sent through the connection."""
 MAX_PACK_MEMORY_BYTES = 128 * 1024 * 1024
-"""Maximum bytes of a pack that is in this machine's memory."""
+"""Maximum bytes of a pack in this machine's memory; see `ExecutorConnection.release_pack`."""
 _READY = b"ready"
 _BATCH = 512
-"""Maximum number of entries in one record."""
+"""Maximum number of entries or paths in one record."""
 _PIECE_BYTES = 512 * 1024
 _OFFSET, _RANGE, _PART = struct.Struct(">Q"), struct.Struct(">QQ"), struct.Struct(">QQQ")
 
@@ -62,7 +66,11 @@ async def restore(
     id: str,
     connect_new: Callable[[], Awaitable[ExecutorConnection]],
 ) -> Restored:
-    """Restore a checkpoint; see `Sandbox.restore`. If needed, `connect_new` connects to a new sandbox of the image."""
+    """Restore the checkpoint `id`; see `Sandbox.restore`.
+
+    `connect` connects to the sandbox. `connect_new` connects to a new sandbox with the same image, and is called only
+    if files of the image are needed.
+    """
     async with history.lock:
         history.checkpoint(id)
         return await _Restore(history, connect, id, connect_new).run()
@@ -82,30 +90,31 @@ class _Restore:
         self._store = history.store_with(id)
         self._target = history.manifest(id)
         in_another_folder = self._target.keys() != self._store.manifest(id).keys()
-        # In another folder, the saved shell state names folders of the history's earlier sandbox.
+        # Paths differ if the history is from another sandbox with another folder (isolation `process`). The state of
+        # the shell then names the other folder, so the state cannot be restored.
         self._shell = None if in_another_folder else self._store.shell(id)
         self._image = ImageFiles(self._store, connect_new)
         self._packs = True
         self._problems: list[str] = []
         self._survivors = ""
-        """Sentence about processes that the newest attempt could not kill."""
+        """Sentence about processes that the last attempt could not kill. Empty if it killed all."""
         self._shell_restored = False
 
     async def run(self) -> Restored:
-        """Plan changes, apply them and scan the files again, until nothing differs.
+        """Plan the changes, apply them and scan the files again, until the files are as at the checkpoint.
 
         Stop earlier if a path cannot be restored, or after `_MAX_ROUNDS` attempts.
         """
         began = time.monotonic()
-        # Before and after the restore, all files are examined, because a program may have hidden a change from the
-        # kernel's reports.
+        # Before and after the restore, the executor examines all files (`walk`). It does not rely on the kernel's
+        # reports of changes, because a program may have changed a file without a report.
         safety = await self._history.take_locked(
             await self._connect(), {self._id}, spare=SPARE_BYTES_OF_RESTORE, walk=True
         )
         if not await asyncio.to_thread(share_a_top, self._history.entries, self._target):
             raise HistoryError(
-                f"The checkpoint {self._id} is from another isolation, which keeps other folders; open a sandbox with "
-                "the isolation of that run."
+                f"The checkpoint {self._id} is from another isolation, whose checkpoints cover other folders; open a "
+                "sandbox with that isolation."
             )
         plan = await self._plan(self._history.entries)
         files = plan.paths
@@ -113,7 +122,7 @@ class _Restore:
             try:
                 await self._apply(plan)
             except SandboxLostError:
-                await self._connect()  # raises when the sandbox is really lost
+                await self._connect()  # raises SandboxLostError if no connection is possible any more
             plan = await self._scan_again(safety)
             if not plan.paths or self._problems:
                 break
@@ -132,7 +141,7 @@ class _Restore:
         return await asyncio.to_thread(plan_restore, current, target)
 
     async def _apply(self, plan: Plan) -> None:
-        """Send the plan. The state of the files is unknown until the executor has answered."""
+        """Send the plan to the executor, and remember the state that the files then have."""
         history = self._history
         new = secrets.token_hex(8)
         connection = await self._connect()
@@ -158,7 +167,7 @@ class _Restore:
         history.last_scan, history.entries, history.shell = new, _after(history.entries, plan), self._shell
         self._packs = self._packs and outcome.get("pack") != "missing"
         if body.pack and not self._packs:
-            return  # the next round sends all content through the connection
+            return  # the pack did not arrive, so the next attempt sends all content through the connection
         self._survivors = printable_sentence(outcome.get("incomplete"))
         self._problems += [*plan.problems, *_failures(outcome)]
         shell_problem = outcome.get("shell")
@@ -167,7 +176,10 @@ class _Restore:
             self._problems.append(f"The shell was not fully restored: {printable(shell_problem)}.")
 
     async def _scan_again(self, safety: str) -> Plan:
-        """Scan the files and plan the remaining changes. If there are any, store the present files as a checkpoint."""
+        """Scan the files, and return a plan of the changes that are still needed.
+
+        If there are any, store the present files as a checkpoint. The checkpoint `safety` must not be dropped then.
+        """
         scan, found = await self._history.scan_locked(await self._connect(), spare=0, walk=True)
         try:
             plan = await self._plan(found)
@@ -184,7 +196,7 @@ class _Restore:
 
 
 def share_a_top(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> bool:
-    """Return True if a top folder of `target` is a top folder of `current`. No entry lies above a top folder."""
+    """Return True if the manifests have a top folder in common. No folder above a top folder has an entry."""
     return any(
         path in current and not any(up in manifest for manifest in (current, target) for up in parents(path))
         for path in target
@@ -192,7 +204,7 @@ def share_a_top(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> bo
 
 
 def _after(before: Mapping[str, Entry], plan: Plan) -> dict[str, Entry]:
-    """Return the manifest that the executor has in memory after applying a plan."""
+    """Return the manifest after a plan was applied to files with the manifest `before`."""
     gone = set(plan.delete)
     kept = {
         path: entry
@@ -222,11 +234,11 @@ class Plan:
 
     delete: list[str] = field(default_factory=list)
     make: list[tuple[str, Entry]] = field(default_factory=list)
-    """Folders come before their files, and a file before its other names."""
+    """Entries to write, by path. A folder comes before its files, and the first name of a file before other names."""
     patch: dict[str, Entry] = field(default_factory=dict)
-    """Present entries of those files in `make` of which only some pieces must be written."""
+    """For files in `make` of which only some pieces must be written: the present entry, by path."""
     touch: list[tuple[str, Entry]] = field(default_factory=list)
-    """Entries of which only the metadata is changed."""
+    """Entries of which only the metadata must be set, by path."""
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -235,7 +247,7 @@ class Plan:
         return len({*self.delete, *(path for path, _ in self.make), *(path for path, _ in self.touch)})
 
     def needed(self, path: str, entry: Entry) -> list[Chunk]:
-        """Return the pieces of content that an entry of `make` needs."""
+        """Return the pieces of content that must be sent for an entry of `make`."""
         if not has_content(path, entry):
             return []
         here = self.patch.get(path)
@@ -244,12 +256,12 @@ class Plan:
 
 
 def has_content(path: str, entry: Entry) -> bool:
-    """Return True for a file with content whose first name is `path`. The content is written under this name."""
+    """Return True if content must be sent for the entry: it is a file with content, and `path` is its first name."""
     return entry.type == FILE and bool(entry.chunks) and entry.group in ("", path)
 
 
 def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> Plan:
-    """Return the changes that turn `current` into `target`. `ImageFiles.expand` must have expanded both before."""
+    """Return the changes that turn `current` into `target`. Both must be results of `ImageFiles.expand`."""
     plan = Plan()
     _plan_deletes(plan, current, target)
     deleted = set(plan.delete)
@@ -275,9 +287,9 @@ def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> P
 
 
 def _plan_deletes(plan: Plan, current: Mapping[str, Entry], target: Mapping[str, Entry]) -> None:
-    """Plan the paths to delete: paths that `target` does not have, and paths that are a folder in only one manifest.
+    """Plan the paths to delete: paths that `target` lacks, and paths that are a folder in one manifest but not in both.
 
-    A folder is deleted with everything below it, so the plan does not name the paths below.
+    A folder is deleted with everything below it, so the plan does not name the paths below it.
     """
     gone: set[str] = set()
     unwanted = (
@@ -293,9 +305,10 @@ def _plan_deletes(plan: Plan, current: Mapping[str, Entry], target: Mapping[str,
 
 
 def _changed_groups(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> dict[str, str]:
-    """Return the first path in `target` of each file with several names (hard links), if one of its paths differs.
+    """Return the files with several names (hard links) in `target` that must be made again, with all their names.
 
-    The keys are the values of `Entry.group`. Such files will be made again with all their names.
+    These are the files with a difference at one of their paths. The result has the first path in `target` of each such
+    file, by the value of `Entry.group`.
     """
     members: dict[str, list[str]] = defaultdict(list)
     for path, entry in target.items():
@@ -323,7 +336,7 @@ def _plan_file(plan: Plan, path: str, wanted: Entry, here: Entry | None) -> None
 
 
 def _same_content(wanted: Entry, here: Entry) -> bool:
-    """Return True if two entries differ only in metadata, so that the content need not be written."""
+    """Return True if two entries are known to have the same content, so that the content need not be written."""
     if wanted.type != here.type or wanted.group != here.group:
         return False
     if wanted.type == FOLDER:
@@ -348,7 +361,7 @@ def _can_patch(wanted: Entry, here: Entry) -> bool:
 
 
 def printable(path: str) -> str:
-    """Return a text from a sandbox, with escapes if the text is not printable."""
+    """Return a text from a sandbox, in which unprintable characters are replaced by escapes."""
     return path if path.isprintable() else ascii(path)
 
 
@@ -356,13 +369,15 @@ def printable(path: str) -> str:
 
 
 class RestoreBody:
-    """Body of a restore request, which consists of the records of a plan.
+    """Body of a request `restore`, which consists of the records of a plan.
 
     Args:
-        shell: state of the shell that is restored; None for no state.
+        plan: the plan.
+        store: store with the content.
+        shell: state of the shell to restore; None if the shell is not restored.
         deliver: function that puts a file into the sandbox from outside; None if that is impossible.
         name: file name of the pack.
-        max_pack_bytes: maximum size of the pack.
+        max_pack_bytes: maximum bytes of the pack. If it would be larger, no pack is used.
     """
 
     def __init__(
@@ -385,11 +400,11 @@ class RestoreBody:
 
     @property
     def pack(self) -> str | None:
-        """Name of the pack. None if everything is sent through the connection."""
+        """Name of the pack. None if there is no pack, because all content is sent through the connection."""
         return self._name if self._deliver else None
 
     def take(self, kind: int, payload: bytes) -> None:
-        """Read the message with which the executor asks for the pack.
+        """Read output of the executor. The only valid output is the message with which it asks for the pack.
 
         Raises:
             ProtocolError: if the executor sent something else.
@@ -399,7 +414,7 @@ class RestoreBody:
         self._ready.set()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body in pieces, while the pack is put into the sandbox. A thread reads the next piece ahead."""
+        """Yield the body in pieces, and put the pack into the sandbox meanwhile. A thread prepares the next piece."""
         delivery: asyncio.Future[None] | None = None
         if self._deliver is not None:
             await self._ready.wait()
@@ -428,7 +443,7 @@ class RestoreBody:
 
 
 def _pack(plan: Plan) -> tuple[dict[bytes, Chunk], int]:
-    """Return the pieces of a pack by digest, each with its offset in the pack. Also return the bytes of the pack."""
+    """Return the pieces of a pack by digest, each with its offset in the pack, and the size of the pack in bytes."""
     pieces: dict[bytes, Chunk] = {}
     size = 0
     for path, entry in plan.make:
@@ -440,7 +455,7 @@ def _pack(plan: Plan) -> tuple[dict[bytes, Chunk], int]:
 
 
 class _Records:
-    """Records of a plan, in order. `places` has the offset in the pack of each piece, by digest."""
+    """Records of a plan, in order. `places` has each piece's offset in the pack, by digest; empty without a pack."""
 
     def __init__(
         self, plan: Plan, store: CheckpointStore, shell: bytes | None, places: dict[bytes, int]
@@ -492,7 +507,7 @@ class _Records:
 
 
 def _new_holes(wanted: Entry, here: Entry) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each range of a file that has content now, and becomes a hole."""
+    """Yield start and end of each range of a file that has content in `here` and is a hole in `wanted`."""
     filled = [(chunk.offset, chunk.offset + chunk.length) for chunk in here.chunks or ()]
     for start, end in _holes(wanted.chunks or (), wanted.size):
         for first, last in filled:
@@ -511,7 +526,7 @@ def _holes(chunks: tuple[Chunk, ...], size: int) -> Iterator[tuple[int, int]]:
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-"""Encoder of all rows. `json.dumps` with these separators would make a new encoder each time."""
+"""Function that encodes all rows. `json.dumps` with these separators would make a new encoder for each row."""
 
 
 def _json(value: object) -> bytes:

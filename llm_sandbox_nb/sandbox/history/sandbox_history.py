@@ -1,4 +1,4 @@
-"""The history of one sandbox, which creates, stores and reads checkpoints."""
+"""The history of one sandbox: it makes checkpoints from scans of the files, and reads checkpoints from a store."""
 
 from __future__ import annotations
 
@@ -39,19 +39,20 @@ from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
 
 CHECKPOINT_TIMEOUT = 180.0
 SCAN_SECONDS = 120.0
-"""Seconds after which a scan stops and reports the files found so far."""
+"""Seconds after which a scan stops, and reports only the files that it has found so far."""
 SPARE_BYTES = 256 * 1024 * 1024
-"""Bytes that a checkpoint leaves free on this machine's disk."""
+"""Bytes that must stay free on this machine's disk after a checkpoint."""
 SPARE_BYTES_OF_RESTORE = 16 * 1024 * 1024
-"""Bytes that the checkpoint before a restore leaves free. They are few, because a user has asked for the restore."""
+"""Bytes that must stay free after the checkpoint before a restore. The number is small, so that a nearly full disk
+rarely prevents a restore, for which a user has asked."""
 _T = TypeVar("_T")
 
 
 class SandboxHistory:
-    """History of one sandbox; see `History`. Callers use one event loop, and hold `lock` during scans and restores.
+    """History of one sandbox; see `contract.History`. Use it in one event loop. Hold `lock` during scans and restores.
 
     Args:
-        scope: sentence about the files that the history covers.
+        scope: sentences about the files that the history covers.
         below: the only folder whose files the sandbox may report.
     """
 
@@ -60,20 +61,21 @@ class SandboxHistory:
         self.lock = asyncio.Lock()
         self.store: CheckpointStore | None = None
         self.head: str | None = None
-        """Id of the checkpoint to which the sandbox's files were equal at the last scan."""
+        """Id of the checkpoint that the sandbox's files were equal to at the last scan. None if there is none."""
         self.last_scan: str | None = None
-        """Id of the last scan. The executor can report the changes since this scan. None if no scan is known."""
+        """Id of the last scan. The next scan reports only changes since this scan, or all files if the id is None."""
         self.entries: dict[str, Entry] = {}
-        """All entries at the last scan. The dictionary is never modified; a scan with differences makes a new one."""
+        """All entries at the last scan. This dictionary is never modified. After a scan with differences, the attribute
+        gets a new dictionary."""
         self.stored: tuple[str, dict[str, Entry]] | None = None
-        """Id and entries of the checkpoint that was stored last."""
+        """Id and entries of the checkpoint that was stored last; None before the first."""
         self.shell: bytes | None = None
-        """The state of the shell at the last scan. None if the state was not saved."""
+        """The state of the shell at the last scan. None if it was not saved."""
         self.below = below
         self._temporary = False
         self._limit = HISTORY_LIMIT
 
-    # -- see `History` -------------------------------------------------------------------------------------
+    # -- see `contract.History` ----------------------------------------------------------------------------
 
     @property
     def folder(self) -> Path | None:
@@ -106,16 +108,19 @@ class SandboxHistory:
         return self.store_with(id).checkpoint(id)
 
     def store_with(self, id: str) -> CheckpointStore:
-        """Return the store in which to read checkpoint `id`. Raises HistoryError if no checkpoint was taken yet."""
+        """Return the store. Raises HistoryError, which names the checkpoint `id`, if no checkpoint was taken yet."""
         if self.store is None:
             raise HistoryError(f"This sandbox has no checkpoint {id!r}: no checkpoint was taken yet.")
         return self.store
 
     def manifest(self, id: str) -> Manifest:
-        """Return all entries at a checkpoint, with paths as in this sandbox.
+        """Return all entries of a checkpoint, by path.
+
+        If the checkpoint is from a sandbox with another folder (isolation `process`), the paths are converted to this
+        sandbox's folder.
 
         Raises:
-            HistoryError: if the checkpoint does not exist, or has files outside the folders of this sandbox.
+            HistoryError: if the checkpoint does not exist, or has files outside this sandbox's folder.
         """
         store = self.store_with(id)
         found = moved(store.manifest(id), self.below)
@@ -172,7 +177,7 @@ class SandboxHistory:
         return self.store
 
     def continue_with(self, copy: HistoryCopy) -> None:
-        """Continue a copy of another history."""
+        """Use a copy of another sandbox's history as this history."""
         self.store, self._temporary = copy.store, copy.temporary
         self._limit = copy.store.limit
 
@@ -182,7 +187,7 @@ class SandboxHistory:
             HistoryCopy(store, self._temporary).discard()
 
     async def close(self) -> None:
-        """Close the files of the history. Remove its folder if the folder is temporary."""
+        """Close the store. If its folder is temporary, remove the folder."""
         async with self.lock:
             await finish_anyway(asyncio.to_thread(self._close_store))
 
@@ -200,9 +205,14 @@ class SandboxHistory:
         spare: int = SPARE_BYTES,
         walk: bool = False,
     ) -> str:
-        """Take a checkpoint; the caller holds `lock`. Never drop `pinned` checkpoints to make room.
+        """Take a checkpoint, and return its id. The caller must hold `lock`.
 
-        With `walk`, the sandbox examines all files, even if the kernel has not reported a change.
+        Args:
+            connection: connection to the executor.
+            pinned: ids of checkpoints that must not be dropped.
+            spare: bytes that must stay free on this machine's disk.
+            walk: True if the executor examines all files. If False, it examines only files that may have changed
+                according to the kernel's reports.
 
         Raises:
             HistoryNotWrittenError: if this machine's disk has no more than `spare` free bytes.
@@ -224,7 +234,7 @@ class SandboxHistory:
     async def scan_locked(
         self, connection: ExecutorConnection, *, spare: int = SPARE_BYTES, walk: bool
     ) -> tuple[PendingCheckpoint, dict[str, Entry]]:
-        """Scan the files; the caller holds `lock`. Return the pending checkpoint and all entries.
+        """Scan the files. Return the pending checkpoint and all entries by path. The caller must hold `lock`.
 
         `take_locked` describes the arguments.
 
@@ -247,26 +257,26 @@ class SandboxHistory:
 
 @dataclass(frozen=True)
 class HistoryCopy:
-    """Copy of a history, for a new sandbox that continues the history."""
+    """Copy of a history, for a fork."""
 
     store: CheckpointStore
     temporary: bool
 
     @classmethod
     def of(cls, source: CheckpointStore, folder: Path | None) -> HistoryCopy:
-        """Copy a history into `folder`, or into a temporary folder if `folder` is None. Raises HistoryError."""
+        """Copy the history `source` into `folder`, or into a temporary folder if it is None. Raises HistoryError."""
         target = temporary_folder() if folder is None else folder.absolute()
         return cls(source.continued_in(target), folder is None)
 
     def discard(self) -> None:
-        """Close the files of the copy. Remove its folder if the folder is temporary. A second call does nothing."""
+        """Close the store of the copy. If its folder is temporary, remove the folder. A second call does nothing."""
         self.store.close()
         if self.temporary:
             remove_history(self.store.folder)
 
 
 def room_for_content(store: CheckpointStore, spare: int) -> int:
-    """Return the maximum bytes of content for one checkpoint.
+    """Return the maximum bytes of new content that one checkpoint may have.
 
     Raises:
         HistoryNotWrittenError: if this machine's disk has no more than `spare` free bytes.
@@ -281,7 +291,7 @@ def room_for_content(store: CheckpointStore, spare: int) -> int:
 
 
 class PendingCheckpoint:
-    """Scan of the files that becomes a checkpoint if anything has changed."""
+    """Scan of the files. `commit` makes a checkpoint of it if anything has changed."""
 
     def __init__(self, history: SandboxHistory, store: CheckpointStore, room: int) -> None:
         self.id = secrets.token_hex(8)
@@ -294,10 +304,10 @@ class PendingCheckpoint:
         self._shell: bytes | None = None
         self._incomplete = ""
         self._changed: dict[str, Entry | None] = {}
-        """Differences from the last scan."""
+        """Differences from the entries of the last scan."""
 
     def request(self, walk: bool) -> dict[str, Any]:
-        """Return the request to the executor."""
+        """Return the request for a scan. `take_locked` describes `walk`."""
         limits = {"entries": MAX_ENTRIES // 2, "bytes": self._room, "seconds": SCAN_SECONDS}
         return {
             "op": "checkpoint",
@@ -309,10 +319,10 @@ class PendingCheckpoint:
         }
 
     def entries(self, outcome: Mapping[str, Any]) -> dict[str, Entry]:
-        """Return all current entries.
+        """Return all entries at this scan, by path. `outcome` is the executor's answer to the request.
 
         Raises:
-            ProtocolError: if the sandbox reported something impossible.
+            ProtocolError: if the answer or the report is invalid.
         """
         history, snapshot = self._history, self.reader.parse()
         incremental = outcome.get("incremental") is True
@@ -330,7 +340,9 @@ class PendingCheckpoint:
         return found
 
     def commit(self, found: dict[str, Entry], pinned: Collection[str] = (), *, changed: bool = False) -> str:
-        """Store the entries if anything has changed or `changed` is True. Return the id of the current checkpoint.
+        """Store a checkpoint with the entries `found` if anything has changed or `changed` is True.
+
+        Return the id of the checkpoint that the files are now equal to. The checkpoints `pinned` must not be dropped.
 
         Raises:
             HistoryNotWrittenError: if this machine's disk is full.
@@ -370,7 +382,7 @@ class PendingCheckpoint:
         )
 
     def discard(self, found: dict[str, Entry]) -> None:
-        """Remember the entries without storing them, because they are equal to the entries of the checkpoint `head`."""
+        """Remember the entries without storing them. They must be equal to those of the checkpoint `head`."""
         self.content.discard()
         self._remember(found)
 
@@ -380,14 +392,14 @@ class PendingCheckpoint:
 
 
 def printable_sentence(text: object) -> str:
-    """Return the printable characters of a sentence of the executor, at most 2,000. Empty for any other value."""
+    """Return the printable ones of the first 2,000 characters of a text from the executor. Empty if it is no text."""
     if not isinstance(text, str):
         return ""
     return "".join(letter for letter in text[:2000] if letter.isprintable())
 
 
 async def finish_anyway(work: Awaitable[_T]) -> _T:
-    """Wait for work that must not be interrupted. If this task is cancelled, raise the cancellation afterwards."""
+    """Wait for work that must not be interrupted. If this task is cancelled, still wait for the work, then raise."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

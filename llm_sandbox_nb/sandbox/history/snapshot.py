@@ -1,6 +1,7 @@
-"""Snapshots, which are reports of a sandbox about its files.
+"""Snapshots: reports in which a sandbox describes its files.
 
-Because the sandbox may be hostile, the size of a report is limited, its values are checked, and its content is hashed.
+The sandbox may be hostile. So the size of a report is limited, its values are checked, and this process computes the
+digests of its content itself. `executor/README.md` describes the records of a report.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 HEAD = struct.Struct(">BI")
 MAX_RECORD_BYTES = 2 * 1024 * 1024
 MAX_ENTRIES_BYTES = 512 * 1024 * 1024
-"""Maximum bytes of entries and deleted paths in one stream."""
+"""Maximum bytes of entries and deleted paths in one report."""
 MAX_ENTRIES = 2_000_000
 
 
 @dataclass
 class Snapshot:
-    """Report of a sandbox: deleted paths, entries, and the state of the shell."""
+    """Report of a sandbox: the deleted paths, the new and changed entries, and the state of the shell."""
 
     gone: list[str] = field(default_factory=list)
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -37,7 +38,8 @@ class SnapshotReader:
 
     Args:
         content: writer for the pieces of content.
-        length: function that returns the size of the piece with a digest, or None if the piece is not stored yet.
+        length: function that is called with a digest. It returns the size of the stored piece, or None if there is no
+            such piece.
         limit: maximum bytes of content that the sandbox may send.
         below: the only folder whose files the sandbox may report.
     """
@@ -52,17 +54,18 @@ class SnapshotReader:
         self._below = below
         self._head = b""
         self._parts: list[memoryview] = []
-        """Parts of the incomplete record, as received. Content is hashed and stored without joining them."""
+        """Parts of the incomplete record, as received. A piece of content is hashed and stored without joining its
+        parts, which would take time."""
         self._missing = -1
-        """Number of bytes that the record still lacks, or -1 until its head is complete."""
+        """Number of bytes that the incomplete record still lacks. -1 until the head of a record is complete."""
         self._names: list[tuple[int, bytes]] = []
         self._shell: bytes | None = None
 
     def take(self, kind: int, payload: bytes) -> None:
-        """Read one frame.
+        """Read the payload of one frame, which may have any part of the stream of records.
 
         Raises:
-            ProtocolError: if the frame's content is invalid.
+            ProtocolError: if a record is invalid.
             HistoryNotWrittenError: if this machine's disk is full.
         """
         if kind != Kind.STDOUT:
@@ -78,7 +81,7 @@ class SnapshotReader:
                 self._end_record()
 
     def _take_head(self, view: memoryview) -> memoryview:
-        """Read the missing bytes of a record's head. Return the rest."""
+        """Read the missing bytes of a record's head from `view`. Return the bytes after them."""
         rest = HEAD.size - len(self._head)
         self._head += view[:rest]
         if len(self._head) == HEAD.size:
@@ -111,7 +114,7 @@ class SnapshotReader:
             raise ProtocolError(f"it reports its files with a record of kind {kind}")
 
     def parse(self) -> Snapshot:
-        """Parse and check the whole report. Call this in a thread, because there may be very many entries.
+        """Parse and check the whole report. Call this in a thread, because many entries take a long time.
 
         Raises:
             ProtocolError: if the report is invalid.
@@ -130,7 +133,7 @@ class SnapshotReader:
         return snapshot
 
     def _path(self, path: object) -> str:
-        """Return a path. Raise ProtocolError for a path that this sandbox must not report."""
+        """Return `path` as a text. Raise ProtocolError if this sandbox must not report the path."""
         good = check_path(path)
         if self._below != "/" and good != self._below and not good.startswith(f"{self._below}/"):
             raise ProtocolError("it reports a file outside its folder")
@@ -148,7 +151,7 @@ class SnapshotReader:
         return path, Entry.of_row(kind, base, mode, uid, gid, mtime_ns, size, detail, link, xattrs)
 
     def _check_content(self, detail: Iterable[Sequence[object]]) -> None:
-        """Check that content is stored already or was sent in this stream."""
+        """Raise ProtocolError if a piece of content is neither stored nor was sent in this report."""
         for _, length, name in detail:
             digest = bytes.fromhex(str(name))
             sent = self.content.length(digest)
@@ -157,7 +160,7 @@ class SnapshotReader:
 
 
 def check_path(path: object) -> str:
-    """Return a path. Raise ProtocolError for a path that the sandbox must not report; see `path_problem`."""
+    """Return `path` as a text. Raise ProtocolError if a sandbox must not report the path; see `path_problem`."""
     if problem := path_problem(path):
         raise ProtocolError(problem)
     return str(path)
@@ -174,10 +177,10 @@ def _list(data: bytes) -> list[object]:
 
 
 def snapshot_changes(before: Manifest, snapshot: Snapshot, roots: Iterable[str]) -> dict[str, Entry | None]:
-    """Return the changes from the manifest `before` to a snapshot, in the form of `manifest.delta`.
+    """Return the changes from the manifest `before` to a snapshot, in the form that `manifest.delta` returns.
 
-    If a folder was deleted, or its content is no longer listed, all entries of `before` below the folder count as
-    deleted. `roots` are the folders that were scanned.
+    If a folder was deleted or its content is no longer listed, all entries below it in `before` count as deleted.
+    `roots` are the folders that the sandbox has scanned.
 
     Raises:
         ProtocolError: if a file is reported without its folder.
@@ -202,7 +205,7 @@ def snapshot_changes(before: Manifest, snapshot: Snapshot, roots: Iterable[str])
 
 
 def _below(paths: Iterable[str], folders: Iterable[str]) -> list[str]:
-    """Return the paths that lie below any of the folders."""
+    """Return those of `paths` that lie below one of `folders`."""
     tops: list[str] = []
     for start in sorted(f"{folder}/" if folder != "/" else folder for folder in folders):
         if not tops or not start.startswith(tops[-1]):
@@ -228,10 +231,10 @@ def _check_folders(
 
 
 def scanned_roots(outcome: Mapping[str, object]) -> Iterator[str]:
-    """Yield the folders that were scanned.
+    """Yield the folders that the sandbox has scanned. `outcome` is its answer to a request `checkpoint`.
 
     Raises:
-        ProtocolError: if the outcome does not list paths.
+        ProtocolError: if the answer has no valid list of folders.
     """
     roots = outcome.get("roots")
     if not isinstance(roots, list) or len(roots) > 1000:

@@ -1,4 +1,4 @@
-"""The stores of checkpoints: the kinds of stores, and the functions that make, find, open and remove a store."""
+"""The registry of the kinds of stores of checkpoints, and functions that make, find, open and remove a store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llm_sandbox_nb.sandbox.history.packs import storing
 from llm_sandbox_nb.windows import is_windows
 
 STORES: list[type[CheckpointStore]] = [PackStore]
-"""Kinds of stores. The first kind makes new stores. A folder that holds a store is opened by the kind that made it."""
+"""Kinds of stores. A new store is of the first kind. An existing store is opened by the kind that has made it."""
 _PREFIX = "llm-sandbox-history-"
 
 
@@ -28,7 +28,7 @@ def open_store(folder: Path, *, limit: int = HISTORY_LIMIT, readonly: bool = Fal
 
 @contextlib.contextmanager
 def reading_history(folder: Path) -> Iterator[CheckpointStore]:
-    """Return a context with the history in `folder`, open for reading. Raises HistoryError."""
+    """Return a context in which the history in `folder` is open for reading. Raises HistoryError."""
     with contextlib.closing(open_store(folder, readonly=True)) as store:
         yield store
 
@@ -55,7 +55,7 @@ def remove_history(folder: Path) -> None:
 
 
 def remove_stale() -> None:
-    """Remove this user's temporary histories that no process uses any more, such as those of a killed process."""
+    """Remove temporary histories of this user's killed processes."""
     if is_windows():
         return
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):

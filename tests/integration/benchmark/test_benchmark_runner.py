@@ -185,7 +185,7 @@ def test_a_missing_key_of_the_judge_is_found_before_the_model_is_asked(
     assert model.asked == []
 
 
-@pytest.mark.parametrize(("isolation", "said"), [("docker", "."), ("bubblewrap", "only goes with 'docker'")])
+@pytest.mark.parametrize(("isolation", "said"), [("docker", "."), ("bubblewrap", "needs isolation 'docker'")])
 def test_without_an_engine_it_stops_early(isolation: str, said: str, tmp_path: Path) -> None:
     how = HowToAsk(FunctionModel(planted), ModelSettings())
     one = Runner(how, make_opener(isolation, image="no-such/image:1"), RunnerOptions(tmp_path))

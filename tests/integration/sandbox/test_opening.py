@@ -23,7 +23,7 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
         ({"isolation": "dokcer"}, "Unknown isolation 'dokcer' (did you mean 'docker'?): choose"),
         ({"profile": "lax"}, "Unknown profile 'lax': choose 'standard' or 'strict'."),
         ({"network": "closed"}, "Unknown network 'closed': choose 'none', 'allow', 'public' or 'open'."),
-        ({"isolation": "bubblewrap", "image": "debian"}, "An image ('debian') only goes with 'docker'"),
+        ({"isolation": "bubblewrap", "image": "debian"}, "An image ('debian') needs isolation 'docker'"),
         ({"isolation": "process", "network": "none"}, "isolation 'process' has no network 'none'"),
         ({"limits": Limits(memory_bytes=0)}, "The limit memory_bytes is 0; give a number above zero"),
         ({"limits": Limits(cpus=-1)}, "The limit cpus is -1"),

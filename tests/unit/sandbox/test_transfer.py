@@ -141,7 +141,9 @@ def test_names_that_lead_elsewhere(tmp_path_factory, before, bad, after):
     for number, entry in enumerate((file(path), record(DIRECTORY, path))):
         target = base / str(number) / "target"
         (told,) = receive(target, entry, file(b"after"))
-        assert told.endswith((" was left out: its name leads elsewhere.", " was left out: it lies too deep."))
+        assert told.endswith(
+            (" was left out: its path has an invalid name.", " was left out: it lies too deep.")
+        )
         assert everything(target.parent) == {b"target": None, b"target/after": b"content"}
 
 
@@ -527,7 +529,7 @@ def test_a_hard_link_replaces_no_link_and_no_folder_and_may_come_twice(tmp_path)
     assert told == [
         "l was left out: a link is in its place.",
         "folder was left out: something other than a file is in its place.",
-        "../up was left out: its name leads elsewhere.",
+        "../up was left out: its path has an invalid name.",
     ]
     assert sorted(path.name for path in target.iterdir()) == ["a", "b", "folder", "l", "old"]
     assert (target / "old").read_bytes() == b"content"
