@@ -1,4 +1,4 @@
-"""Program that starts the administrator's executor inside a running sandbox. The program needs root on the host.
+"""Program that starts a second executor, which is root inside, in a running sandbox. It needs root on the host.
 
     python -I -S -c SOURCE ORDER
 

@@ -98,7 +98,7 @@ def inner_arguments(
 
 def outer_arguments(view: View, bwrap: str) -> list[Argument]:
     """Return the options of root's outer bubblewrap, which mounts `bwrap`, /proc, /dev and the files of the view."""
-    # bubblewrap uses /tmp as a mount point while it runs.
+    # /tmp must exist, because bubblewrap uses it as a mount point while it runs.
     arguments: list[Argument] = ["--die-with-parent", "--perms", "0755", "--dir", "/tmp"]
     arguments += ["--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
     for position, argument in enumerate(view.arguments):

@@ -25,7 +25,7 @@ LOST_MEMORY_NOTICE = "The earlier state of the files was lost, so some changes a
 FIRST_LOOK_SECONDS = 2.0
 """Maximum seconds that commands wait for the first look at the working directory."""
 IGNORED_FOLDERS = frozenset([b".git", b"__pycache__", b"node_modules"])
-"""Names of folders whose changes are not reported."""
+"""Names of folders in which changes are not reported."""
 # These limits bound the child's memory, the size of a report on the host, and the time that a request waits.
 MAX_WATCHED_FILES = 50_000
 MAX_TEXT_BYTES = 256 * 1024
@@ -150,7 +150,7 @@ class ChangesRequest(Request):
 # ------------------------------------------------------------------------------------------------ in the child
 
 
-CTIME_INDEX = 3  # in a signature
+CTIME_INDEX = 3  # place of the ctime in a signature
 
 
 def file_signature(info: os.stat_result) -> tuple[int, ...]:
@@ -170,7 +170,7 @@ class ChangeTracker:
         self.partial = False
         """True if the last scan has not reached all files."""
         self.scanned_at = 0
-        """Time of the start of the last scan, in nanoseconds on the clock of ctimes. It is never too late."""
+        """Start of the last scan in nanoseconds, on the clock of ctimes. It may be too early, but never too late."""
         self.reported = 0
         self.report_size = 0
 

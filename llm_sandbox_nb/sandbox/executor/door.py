@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 BEGUN, ENDED = b"begun", b"ended"
 BACKLOG = 1024  # connections that may wait to be accepted
 WAIT_SECONDS, BUSY_WAIT_SECONDS = 2.0, 30.0
-"""Seconds that a connection waits for a request of the host: usually, and while other connections are served."""
+"""Seconds that a connection waits for a request of the host. The longer time applies while others are served."""
 
 
 class DoorListener:
@@ -145,7 +145,7 @@ class HandOutRequest(Request):
 
 
 class ConnectionRequest(StreamRequest):
-    """A connection of a program in the sandbox, which is forwarded to the host."""
+    """A request that waits for a connection of a program in the sandbox, and forwards its bytes to the host."""
 
     def __init__(
         self, executor: ExecutorContext, number: int, params: dict[str, Any], door: DoorListener

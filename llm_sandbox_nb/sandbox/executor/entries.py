@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Memory = dict[bytes, Record]
     """Records of all entries that a scan has found, by path."""
 
-CTIME_INDEX = 5  # in a `Signature`
+CTIME_INDEX = 5  # place of the ctime in a `Signature`
 UNKNOWN_CTIME = -1  # makes the next scan read the content again
 KINDS = {
     stat.S_IFDIR: "d", stat.S_IFREG: "f", stat.S_IFLNK: "l", stat.S_IFIFO: "p", stat.S_IFCHR: "c", stat.S_IFBLK: "b",

@@ -27,7 +27,7 @@ class Timer:
 
 
 class EventLoop:
-    """Loop that waits for events of descriptors and for timers, and calls the function of each."""
+    """Loop that waits for events of descriptors and for timers, and calls their functions."""
 
     def __init__(self) -> None:
         self.poll = select.epoll()
@@ -39,7 +39,7 @@ class EventLoop:
         self.timers: list[Timer] = []
 
     def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
-        """Call `handler` with the events that occurred whenever one of `events` occurs on `fd`."""
+        """Call `handler` when one of `events` occurs on `fd`. The argument is the set of events that have occurred."""
         if fd in self.handlers:
             self.poll.modify(fd, events)
         else:

@@ -34,7 +34,7 @@ MAX_REPORT_BYTES = 480 * 1024 * 1024
 MAX_NAMES_BYTES = MAX_REPORT_BYTES // 2
 """Maximum bytes of the paths of all entries, so that the next report can name each of them as deleted."""
 MAX_RESCANNED_NAMES_BYTES = 1024 * 1024  # of the paths that `rescan` examines
-TOO_LONG = "Left out, as the names of all files are too long together"
+TOO_LONG = "Left out, because the paths of all files together are too long"
 PLAIN = bytes(set(range(32, 127)) - set(b'"\\'))
 """Bytes of a path that take one byte each in JSON. Any other byte takes at most six bytes."""
 MAX_PATH_BYTES = 4095  # the kernel accepts no longer path
@@ -144,7 +144,7 @@ class FilesystemScan:
     # -------------------------------------------------------------------------------------------- walking
 
     def scan(self, mounts: Iterable[Mount], skipped: set[bytes], epoch: Epoch) -> None:
-        """Walk over all mounts."""
+        """Walk over all files of these mounts, except the paths `skipped`, and report the differences."""
         epoch.check_clock()
         self.since = epoch.start - epoch.back
         for mount in mounts:
@@ -156,7 +156,7 @@ class FilesystemScan:
         self.finish()
 
     def rescan(self, paths: set[bytes], mounts: list[Mount], skipped: set[bytes], epoch: Epoch) -> None:
-        """Examine only these paths, and the mounts themselves. All other entries are as in the previous scan.
+        """Examine only these paths, and the top folders of the mounts. All other entries are as in the previous scan.
 
         Raises:
             WalkNeeded: if other paths may differ too. In this case, nothing was reported.
@@ -263,7 +263,7 @@ class FilesystemScan:
 
     def too_many(self) -> str:
         """Return the reason for leaving out an entry: the limit on entries is reached."""
-        return "Left out, as there are more than %d files" % self.limits.entries
+        return "Left out, because there are more than %d files" % self.limits.entries
 
     def open_up(self, path: bytes, info: os.stat_result) -> None:
         """Make a folder readable for the scan if its owner has made it unreadable."""
@@ -297,7 +297,7 @@ class FilesystemScan:
             StopScanError: if the time is over, or there are too many entries.
         """
         if time.monotonic() > self.limits.deadline:
-            raise StopScanError("Left out, as the scan took too long")
+            raise StopScanError("Left out, because the scan took too long")
         if self.walking and len(self.new) >= self.limits.entries:
             raise StopScanError(self.too_many())
         self.names_left -= json_size(path)
@@ -538,7 +538,7 @@ class ContentReader:
         digest = self.sha256(data).hexdigest()
         if digest not in self.sent and not self.known(digest) and self.send:
             if len(data) > self.left:
-                raise CheckpointFullError("Left out, as the checkpoint is full")
+                raise CheckpointFullError("Left out, because the checkpoint is full")
             self.left -= len(data)
             self.send(data)
             self.sent.add(digest)

@@ -218,7 +218,7 @@ def holds(net: str, address: str) -> bool:
 
 
 def attribute(kind: int, content: bytes) -> bytes:
-    """Return one netlink attribute, padded to 4 bytes."""
+    """Return one netlink attribute, padded to a multiple of 4 bytes."""
     return struct.pack("=HH", len(content) + 4, kind) + content + bytes(-len(content) % 4)
 
 
@@ -327,7 +327,7 @@ def message(kind: int, sequence: int, content: bytes, subsystem: int = 0) -> byt
 
 
 def reachable() -> dict[str, bool]:
-    """Send packets to destinations that should be closed. Return by name: True if the destination is open.
+    """Send packets to destinations that should be closed. Return a dictionary: by name, True if one is open.
 
     The result is empty if there is no network.
     """

@@ -24,7 +24,7 @@ MAX_PAYLOAD = 64 * 1024
 REQUEST, DATA, END, STDOUT, STDERR, GAP, RESPONSE, CANCEL, HELLO, PING, PONG, ACK, BYE = range(1, 14)
 PIPE_READ = 256 * 1024
 F_SETPIPE_SZ = 1031
-PIPE_BYTES = 1024 * 1024  # the default maximum for ordinary users
+PIPE_BYTES = 1024 * 1024  # the largest pipe that an ordinary user may have by default
 HOST_PIPE_BYTES = 256 * 1024  # for a pipe with much content to or from the host; about four full frames
 PAUSE_ABOVE_BYTES = 1024 * 1024  # if more bytes wait for the host, commands' output is not read
 RESUME_BELOW_BYTES = 256 * 1024  # if fewer bytes wait, commands' output is read again
@@ -32,8 +32,8 @@ MAX_WRITTEN_PARTS = 64  # in one system call: the headers and payloads of 32 fra
 HANDED = 1000
 """Descriptor of a Unix socket to the process that started the sandbox, if the isolation provides such a socket.
 
-Descriptors are sent through it: the door's listening socket to the host, and a file with content for a restore (a pack)
-from the host to the history child.
+Descriptors are sent through this socket: the door's listening socket to the host, and a file with content for a restore
+(a pack) from the host to the history child.
 """
 ACK_EVERY_BYTES = 256 * 1024  # a quarter of the host's window, so that the host never has to wait for an ACK
 

@@ -85,7 +85,7 @@ class Executor(HostPipe):
         self.set_up_process()
         self.shell = Shell(self)
         self.watcher = ChangeWatcher(self)
-        if "executor.name_server" in sys.modules:  # true after `close_network`
+        if "executor.name_server" in sys.modules:  # `close_network` has imported the module before
             from .name_server import NameServer
 
             NameServer(self)
@@ -126,7 +126,7 @@ class Executor(HostPipe):
             request.cancel()
 
     def begin(self, number: int, payload: bytes) -> None:
-        """Start a request, or respond with the error in its arguments."""
+        """Start a request, or respond with an error if its arguments are invalid."""
         try:
             params = parse_json(payload)
             problem = problem_of(params)
@@ -332,7 +332,7 @@ class Executor(HostPipe):
 
 
 def open_calls() -> dict[str, bool]:
-    """Try the system calls that the filter should refuse. Return by name: True if the call can be used.
+    """Try the system calls that the filter should refuse. Return a dictionary: by name, True if the call can be used.
 
     Trying is necessary, because a process cannot read the filter that is installed for it.
     """
@@ -347,7 +347,7 @@ def open_calls() -> dict[str, bool]:
 
 
 def answers_call(number: int, *arguments: int | None) -> bool:
-    """Return True if a system call reaches the kernel's own code, which then rejects the arguments."""
+    """Return True if no filter refuses a system call. The kernel then rejects the call's arguments."""
     libc = ctypes.CDLL(None, use_errno=True)
     if number < 0 or libc.syscall(number, *arguments) != -1:
         return number >= 0

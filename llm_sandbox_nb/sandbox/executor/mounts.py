@@ -38,8 +38,8 @@ OVERLAY_PARAMETERS = "/sys/module/overlay/parameters/"
 class Epoch:
     """Start time of the sandbox on the clock of ctimes. Changes with a later ctime were made in the sandbox.
 
-    Ctimes are reliable, because commands cannot set them. If the machine's clock is set back, the start time moves back
-    too. So a scan may examine too many entries, but never too few.
+    The ctime of a file is the time of its last change, which commands cannot set. If the machine's clock is set back,
+    the start time moves back too. So a scan may examine too many entries, but never too few.
     """
 
     def __init__(self) -> None:

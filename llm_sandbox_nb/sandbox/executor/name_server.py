@@ -229,9 +229,11 @@ def reply(listener: socket.socket, packet: bytes, sender: tuple[str, int]) -> No
 
 
 def examine(packet: bytes) -> tuple[bytes, bytes]:
-    """Return the question in a packet that is to be forwarded, and b"". Or return b"", and the answer that refuses it.
+    """Decide if a packet from the sandbox is forwarded, refused or ignored.
 
-    Both values are empty if the packet is to be ignored.
+    Returns:
+        The question in a packet that is forwarded, and the answer to a packet that is refused. The other value is b"".
+        Both values are b"" if the packet is ignored.
     """
     if len(packet) < 12 or packet[2] & 0x80:
         return b"", b""
@@ -252,7 +254,10 @@ def refusal(packet: bytes, code: int, question: bytes = b"") -> bytes:
 
 
 def read_name(packet: bytes) -> tuple[list[bytes], int]:
-    """Return the labels of the queried name, and the offset of its end: 0 if the name is incomplete or compressed."""
+    """Return the labels of the queried name, and the offset of its end.
+
+    The offset is 0 if the name is incomplete or compressed.
+    """
     labels: list[bytes] = []
     at = 12
     while at < min(len(packet), 12 + 255):

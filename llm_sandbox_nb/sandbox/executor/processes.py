@@ -26,10 +26,13 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 # Commands have a niceness of 5 more than the executor at its start. So the executor can end even hundreds of commands
 # that never sleep.
 COMMANDS_NICENESS = min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)
-MAX_PROC_BYTES = 4 * 1024 * 1024  # of one file of /proc; a list of 40,000 memory mappings is about so long
-CROWD_ENTRIES = 200  # so many names in /proc mean a crowd; about 140 of them are processes
-# So many runnable processes of the machine mean a crowd: the executor gets about 1% of the processor time among them.
+MAX_PROC_BYTES = 4 * 1024 * 1024
+"""Maximum bytes that are read of a file of /proc. A list of 40,000 memory mappings is about so long."""
+CROWD_ENTRIES = 200
+"""Number of names in /proc that means a crowd. About 140 of them are processes."""
 CROWD_RUNNING = 100
+"""Number of runnable processes of the machine that means a crowd. Among them, the executor gets about 1% of the time of
+a processor."""
 
 
 def prctl(option: int, value: int) -> None:
@@ -38,7 +41,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def process_table() -> dict[int, tuple[int, int]]:
-    """Return all living processes, without zombies: by pid, the parent's pid and the start time in clock ticks."""
+    """Return the parent's pid and the start time (in clock ticks) of each living process, by pid. Leave out zombies."""
     table = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -157,7 +160,7 @@ def kill_tree(root: int) -> None:
 
 
 class Crowd:
-    """A crowd: so many processes of commands that the executor hardly runs among them.
+    """A crowd: so many processes of commands that the executor gets hardly any processor time.
 
     If the executor is PID 1, it can stop all other processes with a single call until its work is done.
     """

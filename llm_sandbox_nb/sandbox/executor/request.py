@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         requests: dict[int, Any]
         """Requests that were not answered yet, by number."""
         children: dict[int, Callable[[int], None]]
-        """Functions by pid of a child. When the child ends, its function is called with the wait status."""
+        """Functions, by the pid of a child. When the child ends, its function is called with the wait status."""
         helpers: set[int]
         """Children that serve one request each."""
         keepers: set[int]
@@ -134,7 +134,7 @@ KILLED = "killed"
 
 
 def ended_by(reason: str, code: int | None) -> dict[str, Any]:
-    """Return the fields of an outcome about the end of a command.
+    """Return the fields of an outcome that say how a command has ended.
 
     `reason` is empty if the executor did not end the command. `code` is the exit code, or None if it is unknown.
     """
@@ -208,7 +208,7 @@ def is_window(value: object) -> bool:
 
 
 def are_limits(value: object) -> bool:
-    """Return True for limits of a scan."""
+    """Return True for a dictionary of limits of a scan."""
     return isinstance(value, dict) and all(
         limit is None or is_count(limit) or (name == "seconds" and is_seconds(limit))
         for name, limit in value.items()
@@ -251,7 +251,7 @@ OPERATIONS: dict[str, dict[str, Check]] = {
     },
 }  # fmt: skip
 HEAD_OPERATIONS = frozenset(["exec", "read", "write", "list", "pack", "unpack", "describe"])
-"""Operations whose arguments may be at the beginning of the body."""
+"""Operations whose arguments may be at the beginning of the body, because they may be too large for a frame."""
 
 
 def problem_of(params: object) -> str:

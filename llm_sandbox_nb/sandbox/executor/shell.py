@@ -156,7 +156,7 @@ class Shell:
         self.next()
 
     def next(self) -> None:
-        """Start the next script or command if the shell is free. A command also waits while there are `holds`."""
+        """Start the next script, or else the next command, if the shell is free. A command also waits for `holds`."""
         if not self.ready or self.current or self.script:
             return
         if self.scripts:
@@ -346,7 +346,7 @@ class ShellCommand(Request):
         self.shell.enqueue(self)
 
     def start(self) -> None:
-        """Remember all running processes, so that an abort kills only processes of this command."""
+        """Prepare to run the command. Remember all running processes, so that an abort spares them."""
         self.started = time.monotonic()
         limit = int(self.params["output_limit"])
         self.capture = Capture(self.send, limit, self.executor.spill_path(self.number))

@@ -320,5 +320,5 @@ async def take_listener(channel: Channel, outside: socket.socket) -> socket.sock
                     return listener
             listener.close()
     raise SandboxError(
-        "The sandbox handed out something other than the listener of its door; open a new sandbox."
+        "The sandbox sent something other than the listening socket of its door; open a new sandbox."
     )

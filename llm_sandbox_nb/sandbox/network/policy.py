@@ -75,7 +75,7 @@ class HostRule:
 
     @classmethod
     def parse(cls, text: str) -> HostRule:
-        """Parse `example.org`, `*.example.org`, `example.org:22` or `10.0.0.5:5432`. Each form may follow a `!`.
+        """Parse `example.org`, `*.example.org`, `example.org:22` or `10.0.0.5:5432`. Each form may begin with `!`.
 
         Raises:
             ValueError: if the text has another form. The message is one sentence.
@@ -166,7 +166,8 @@ class Policy:
             PolicyRefusalError: if the address is refused.
         """
         kind = what_is_wrong_with(address)
-        rules = [*self.rules, allowing]  # `check` has removed an entry for one connection from the list
+        # `check` has removed `allowing` from the list if it is valid only once.
+        rules = [*self.rules, allowing]
         if kind and not any(rule.matches(str(address), port) and not rule.denies for rule in rules):
             raise PolicyRefusalError(kind)
 

@@ -245,7 +245,7 @@ async def _read_head(speaker: h11.Connection, client: Stream) -> h11.Request:
         raise _RefusalError(408, "its head did not come in time", "failed") from None
     _check_framing(event)
     if event.method == b"CONNECT" and not isinstance(speaker.next_event(), h11.EndOfMessage):
-        raise _RefusalError(400, "a CONNECT has no body")
+        raise _RefusalError(400, "a CONNECT request cannot have a body")
     return event
 
 
@@ -263,7 +263,7 @@ def _check_framing(request: h11.Request) -> None:
     if not words <= _CONNECTION_WORDS:
         raise _RefusalError(400, "its Connection header names other headers")
     if request.method == b"TRACE":
-        raise _RefusalError(405, "TRACE is not passed on")
+        raise _RefusalError(405, "TRACE requests are not forwarded")
 
 
 def _target(request: h11.Request) -> tuple[str, int, bytes]:
@@ -308,7 +308,7 @@ def _check_inner(request: h11.Request, record: Connection) -> None:
     """Refuse a request inside TLS that is for another host than the TLS connection."""
     header = next((value for name, value in request.headers if name == b"host"), b"")
     if _authority(header.decode("latin-1"), 443) != (record.host, record.port):
-        raise _RefusalError(421, "its Host header is not the host of its TLS")
+        raise _RefusalError(421, "its Host header names another host than its TLS connection")
     if not request.target.startswith(b"/"):
         raise _RefusalError(400, "its target is not a path")
 
@@ -477,7 +477,7 @@ async def _reply(
     while True:
         event = server.next_event()
         if event is h11.NEED_DATA and left:
-            # There is no scrubber, so the rest of the body is forwarded unread.
+            # The reply need not be searched for secrets, so the rest of its body is forwarded as it is.
             if await pass_on(upstream, client, most=left, heard=heard) < left:
                 raise ConnectionError("the server has closed the connection")
             return False

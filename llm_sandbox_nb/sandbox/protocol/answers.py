@@ -319,6 +319,6 @@ def disk_limits(executor: Mapping[str, Any]) -> tuple[int | None, int | None, st
         return None, None, ""
     size, files, total = disk["bytes"], disk["files"], disk["total"]
     if total and (not size or total <= size):
-        return total, files or None, "the disk is no larger" + ("; files are counted" if files else "")
+        return total, files or None, "this is the disk's size" + ("; files are counted" if files else "")
     how = "files are counted while commands run, and commands that pass the limit are ended"
     return size or None, files or None, how if size or files else ""

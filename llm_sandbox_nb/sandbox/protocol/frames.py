@@ -54,7 +54,7 @@ class Kind(IntEnum):
 
 
 class ProtocolError(LLMSandboxError):
-    """The other side sent an invalid frame."""
+    """Error for invalid data from the other side."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Frame:
 
 
 def checksum(kind: int, request: int, payload: bytes) -> int:
-    """Return the CRC-32 of a frame: its header without the checksum, then its payload."""
+    """Return the CRC-32 of a frame: of its header without the checksum, followed by its payload."""
     head = struct.pack(">2sBII", MAGIC, kind, request, len(payload))
     return zlib.crc32(payload, zlib.crc32(head))
 
@@ -160,7 +160,7 @@ class ByteReader(Protocol):
 
 
 class StreamTransport:
-    """Frames over a byte stream."""
+    """Transport that sends and receives frames through a byte stream."""
 
     def __init__(self, reader: ByteReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
