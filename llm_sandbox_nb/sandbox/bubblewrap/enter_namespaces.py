@@ -2,9 +2,9 @@
 
     python -I -S -c SOURCE ORDER
 
-ORDER is a JSON object: `pid` of a process in the sandbox, `groups` (the files `cgroup.procs` of the control groups),
-`rights` (a Python program that gives up rights), `argv` and `environment`. `launch.join` passes the text of this file
-to `python -c`.
+ORDER is a JSON object. Its fields are `pid` (of a process in the sandbox), `groups` (files `cgroup.procs` of control
+groups), `rights` (a Python program that gives up rights), `argv` and `environment` (of the executor). `launch.join`
+passes the text of this file to `python -c`.
 """
 
 from __future__ import annotations

@@ -201,8 +201,8 @@ async def launch(
                 pass_fds=[*descriptors.numbers, *pass_fds],
                 env={},
                 cwd="/",
-                # Jupyter sends an interrupt to the whole process group of its kernel, which can be this process. The
-                # interrupt must not reach the sandbox.
+                # This process can be a Jupyter kernel. Jupyter sends an interrupt to all processes of the kernel's
+                # process group. The interrupt must not reach the sandbox.
                 start_new_session=True,
             )
         )

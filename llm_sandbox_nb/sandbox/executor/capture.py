@@ -21,7 +21,7 @@ class Capture:
 
     The first `limit / 2` bytes are sent at once, and the last `limit / 2` bytes at the end of the command. When a
     stream has more than `limit` bytes, all output of both streams is also written to the file `spill`, in the order of
-    its arrival, up to `MAX_SPILL_BYTES`.
+    its arrival. The file has at most `MAX_SPILL_BYTES`.
     """
 
     def __init__(self, send: Callable[[int, bytes], None], limit: int, spill: bytes) -> None:

@@ -453,8 +453,8 @@ class FileCounter:
         """Add everything below `top`. Do not enter the folders `skip`.
 
         Folders with a ctime before `folders_since` are not entered either, because they contain nothing new. An item of
-        the list `todo` has the descriptor of a folder, a path relative to this folder, and the absolute path, of which
-        only the first `MAX_PATH_BYTES` may be present.
+        the list `todo` has the descriptor of a folder, a path relative to this folder, and the absolute path. Of a very
+        long absolute path, only the beginning is kept.
         """
         todo = [(os.open("/", os.O_PATH | os.O_CLOEXEC), top, top)]
         while todo and not self.usage.exceeds(self.ceiling):

@@ -109,7 +109,7 @@ class DoorListener:
         return socket.socket(fileno=self.listener._accept()[0])  # type: ignore[attr-defined] # not in the stubs
 
     def close_waiting(self) -> None:
-        """Close connections that still wait for a request. While other connections are served, give them more time."""
+        """Close connections that still wait for a request. They get more time while other connections are served."""
         assert self.listener is not None
         self.timer = None
         self.waited += WAIT_SECONDS

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
-LATE_SECONDS = 0.1  # a timer with a longer delay counts as late
+LATE_SECONDS = 0.1  # an action that is called with a longer delay counts as late
 
 
 class Timer:

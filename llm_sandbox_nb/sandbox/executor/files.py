@@ -90,8 +90,8 @@ def write(params: dict[str, Any]) -> dict[str, Any]:
     """Write the body into a file. An incomplete body changes no file.
 
     Write a new file in the same folder, with the mode and owner of the old file, and rename the new file to the target.
-    But overwrite the target in place if it has other names (hard links), if it belongs to another user, if it is a
-    mount, or if the folder does not allow new files.
+    But overwrite the target in place if it cannot be replaced: if it has other names (hard links), belongs to another
+    user, or is a mount, or if new files in its folder are forbidden.
     """
     path = text_to_bytes(params["path"])
     if path.endswith(b"/"):

@@ -47,7 +47,7 @@ class StopScanError(Exception):
 
 
 def json_size(path: bytes) -> int:
-    """Return the maximum bytes of a path in a report."""
+    """Return the maximum number of bytes that a path takes in a report."""
     return len(path) + 5 * len(path.translate(None, PLAIN))
 
 
@@ -338,7 +338,7 @@ class FilesystemScan:
         return self.writer.rows_size + self.old_names_size > MAX_REPORT_BYTES
 
     def remembered(self, path: bytes, info: os.stat_result) -> Record | None:
-        """Return the record that the previous scan has made of an entry. Return None if it is no longer valid."""
+        """Return the record that the previous scan has made of an entry, or None if this record is no longer valid."""
         sign = signature(info)
         record = self.old.get(path)
         if record is None and self.walking and info.st_size and stat.S_ISREG(info.st_mode):

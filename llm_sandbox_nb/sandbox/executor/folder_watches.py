@@ -23,11 +23,11 @@ other mounts than before                   walk
 a filesystem that a server changes (NFS)   no watches: always walk
 =========================================  ==========================================================================
 
-A running program can still hide a change on purpose. It may write with `aio`, and keep the descriptor inside a socket
-or in the descriptor table of one thread, where /proc does not show the descriptor. It may hide its memory map, and
-write through a mapping again and again. In the isolation `process`, it may write through a hard link outside of the
-sandbox's folder. Checkpoints then have the earlier content of the file until the next walk, or until the program ends.
-But no such change survives a restore, because the restore comes between two walks over all files.
+A running program can still hide a change on purpose. It may write with `aio`, and keep the descriptor where /proc does
+not show it: inside a socket, or in the descriptor table of one thread. It may hide its memory map, and write through a
+mapping again and again. In the isolation `process`, it may write through a hard link outside of the sandbox's folder.
+Checkpoints then have the earlier content of the file until the next walk, or until the program ends. But no such change
+survives a restore, because the restore comes between two walks over all files.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class FolderWatches:
         self.unlisted = b""
         """A watched folder that the walk does not list. It is empty if there is no such folder.
 
-        If a file is moved, linked or made in this folder, `changed` asks for a walk, because the file may be another
-        name of a known file.
+        If a file is moved, linked or made in this folder, `changed` asks for a walk. The file may be another name of a
+        known file.
         """
         self.always: set[bytes] = set()
         """Paths that are examined each time, because inotify may not report their changes."""

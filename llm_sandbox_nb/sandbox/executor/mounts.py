@@ -131,7 +131,7 @@ def keeps_ctimes(kind: bytes, options: bytes) -> bool:
     """Return True if each folder of a filesystem keeps the ctime of the image until something below it is written.
 
     Only overlays do this. The result is False for an overlay that can rename folders of the image, or copy metadata
-    without content, because such an overlay can show files with old ctimes in new places.
+    without content. Such an overlay can show files with old ctimes in new places.
     """
     if kind != b"overlay":
         return False

@@ -1,8 +1,9 @@
 """A name server for the sandbox, in front of the engine's name server, which would resolve names of other sandboxes.
 
-Most questions and answers are forwarded. A question is refused if it cannot be parsed to its end, or if it asks for the
-name of an address that is not public (a reverse lookup). In the network `public`, a name without a dot, such as the
-name of another sandbox, is not forwarded. There, an answer that has only closed addresses becomes "no such name".
+Most questions and answers are forwarded. A question is refused if it cannot be parsed to its end. A reverse lookup (the
+question for the name of an address) is refused if the address is not public. In the network `public`, a name without a
+dot, such as the name of another sandbox, is not forwarded. There, an answer that has only closed addresses becomes "no
+such name".
 
 The firewall lets packets pass to the engine's server only from sockets with the firewall's mark. Process 1 makes these
 sockets before it drops the right to set the mark.

@@ -442,5 +442,5 @@ class Restore(RestoredFolders):
 
 
 def covered(detail: list[list[Any]] | None) -> int:
-    """Return the number of bytes of a file that are not in holes. `detail` is that of the file's entry."""
+    """Return the number of bytes of a file that are not in holes. `detail` is a field of the file's entry."""
     return sum(part[1] for part in detail or ())

@@ -107,8 +107,8 @@ class TerminalRequest(StreamRequest):
     def reports_are_read(self) -> bool:
         """Return True if a foreground program, other than the shell, reads key by key.
 
-        Programs that query the terminal do this. For all other programs, reports are dropped. If a program has ended
-        before the report arrives, the report would otherwise appear in the shell's input line.
+        Programs that query the terminal do this. For all other programs, reports are dropped. Otherwise, a report for a
+        program that has ended would appear in the shell's input line.
         """
         try:
             if termios.tcgetattr(self.writes)[3] & termios.ICANON:

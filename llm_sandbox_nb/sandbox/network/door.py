@@ -45,9 +45,9 @@ _PIECE_BYTES = MAX_PAYLOAD - _RECORD.size
 _MAX_WAITING_PIECES = 8
 """Maximum number of pieces that wait to be sent to a program."""
 _PAUSE = 0.2
-"""Seconds until the next try after an error that may pass."""
+"""Seconds until the next try after an error that is not permanent."""
 _PASSING_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED, errno.EAGAIN)
-"""Errors of `accept` that pass, for example when this process closes other files."""
+"""Errors of `accept` that are not permanent. Some end when this process closes other files."""
 
 logger = logging.getLogger(__name__)
 

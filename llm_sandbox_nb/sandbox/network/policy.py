@@ -244,7 +244,7 @@ def what_is_wrong_with(address: Address) -> str:
 
 
 def is_own_address(address: Address) -> bool:
-    """Return True if this machine has the address. Find out by binding a socket, because a list may be incomplete."""
+    """Return True if this machine has the address. A socket is bound to find out; a list of addresses can lack some."""
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

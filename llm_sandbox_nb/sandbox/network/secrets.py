@@ -179,7 +179,8 @@ def forms_of(value: str) -> list[bytes]:
 def _put_value(text: bytes, stand_in: bytes, value: bytes) -> tuple[bytes, list[bytes]]:
     """Replace a placeholder in a header's text, even within the base64 text of a `Basic` header.
 
-    Return the text, and a list of the new base64 text if there is one. A reply must not repeat this base64 text.
+    Return the new text of the header, and a list, which has the new base64 text or is empty. A reply must not repeat
+    the base64 text.
     """
     text = text.replace(stand_in, value)
     kind, _, encoded = text.partition(b" ")

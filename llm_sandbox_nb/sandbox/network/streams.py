@@ -23,7 +23,7 @@ _SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
 
 
 class Stream(Protocol):
-    """Both directions of a connection."""
+    """A connection from which bytes are read, and to which bytes are written."""
 
     async def read(self) -> bytes:
         """Return the next bytes, or `b""` at the end."""
