@@ -23,8 +23,8 @@ IGNORED_SIGNALS = (
 )  # fmt: skip
 CHILD_SIGNALS = (*IGNORED_SIGNALS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
-# The niceness of commands is 5 above that of the executor at its start. So the executor still gets processor time to end
-# hundreds of commands that never sleep.
+# The niceness of commands is 5 above that of the executor at its start. So the executor still gets processor time to
+# end hundreds of commands that never sleep.
 COMMANDS_NICENESS = min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)
 MAX_PROC_BYTES = 4 * 1024 * 1024
 """Maximum bytes that are read of a file of /proc. A list of 40,000 memory mappings is about so long."""
