@@ -119,7 +119,7 @@ async def test_too_many_files(box: Any) -> None:
     )
     await box.run("rm a; echo 2 > sub/b")
     told = await host.checkpoint(entries=2000)
-    assert f"Left out, as there are more than 2000 files: {root}/many" in told.outcome["incomplete"]
+    assert f"Left out, because there are more than 2000 files: {root}/many" in told.outcome["incomplete"]
     assert len(host.manifest) <= 2010
     assert told.gone == [f"{root}/a"]
     assert host.content(f"{root}/sub/b") == b"2\n"
@@ -127,7 +127,7 @@ async def test_too_many_files(box: Any) -> None:
         ["python3", "-c", "import os\nfor i in range(5000): os.makedirs('tree/%d/%d' % (i // 100, i))"]
     )
     told = await host.checkpoint(entries=2000)
-    assert "Left out, as there are more than 2000 files: " in told.outcome["incomplete"]
+    assert "Left out, because there are more than 2000 files: " in told.outcome["incomplete"]
     assert told.gone == []
     await box.run("rm -rf tree many", timeout=60)
     told = await host.checkpoint(entries=2000)
@@ -144,7 +144,7 @@ async def test_too_much_content(box: Any) -> None:
     assert host.manifest[f"{root}/b"][8] is None
     assert host.content(f"{root}/c") == b"small\n"
     told = await host.checkpoint(bytes=2_000_000, since=None)
-    assert "Left out, as the checkpoint is full" in told.outcome["incomplete"]
+    assert "Left out, because the checkpoint is full" in told.outcome["incomplete"]
     assert sum(map(len, told.chunks.values())) <= 2_000_000
     await host.checkpoint()
     assert len(host.content(f"{root}/a")) == 3_000_000

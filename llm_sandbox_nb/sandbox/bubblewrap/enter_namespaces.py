@@ -1,10 +1,10 @@
-"""Program that starts the administrator's executor inside a running sandbox. The program needs root on the host.
+"""Program that starts a second executor, which is root inside, in a running sandbox. It needs root on the host.
 
     python -I -S -c SOURCE ORDER
 
-ORDER is a JSON object: `pid` of a process in the sandbox, `groups` (the files `cgroup.procs` of the control groups),
-`rights` (a Python program that gives up rights), `argv` and `environment`. `launch.join` passes the text of this file
-to `python -c`.
+ORDER is a JSON object. Its fields are `pid` (of a process in the sandbox), `groups` (files `cgroup.procs` of control
+groups), `rights` (a Python program that gives up rights), `argv` and `environment` (of the executor). `launch.join`
+passes the text of this file to `python -c`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> None:
         with open(path, "w") as file:
             file.write(str(os.getpid()))
     libc = ctypes.CDLL(None, use_errno=True)
-    # All files are opened first, because /proc is another folder after entering the sandbox's mount namespace.
+    # All files are opened first, because after entering the mount namespace, /proc is the sandbox's own.
     for namespace in [os.open(f"/proc/{order['pid']}/ns/{kind}", os.O_RDONLY) for kind in KINDS]:
         if libc.setns(namespace, 0) != 0:
             sys.exit(f"setns: {os.strerror(ctypes.get_errno())}")
@@ -36,7 +36,8 @@ def main() -> None:
     os.setgroups([])
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
-    exec(order["rights"], {})  # `{}` holds the program's imports, because its functions use them as globals
+    # `{}` becomes the global variables of the program, so that its functions can use its imports.
+    exec(order["rights"], {})
     os.chdir("/")
     os.execve(order["argv"][0], order["argv"], order["environment"])
 

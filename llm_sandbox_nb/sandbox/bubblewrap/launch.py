@@ -1,9 +1,9 @@
 """Start of a program under bubblewrap: command line, file descriptors, and the steps before the program runs.
 
-For an ordinary user, bubblewrap runs once. For root, bubblewrap runs twice. The outer run mounts the visible files with
-root's rights. Then `user_namespace.py` changes from root to unused user ids, and the inner run makes the other
-namespaces. So root inside is an unused user id of the host. If root inside were root of the host, it could write root's
-files, for example /proc/sys/kernel/core_pattern.
+For an ordinary user, bubblewrap runs once. For root, bubblewrap runs twice, because root inside must not be root of the
+host: it could write root's files, for example /proc/sys/kernel/core_pattern. The outer run mounts the visible files
+with root's rights. Then `user_namespace.py` changes from root to unused user ids of the host. The inner run makes the
+other namespaces. So root inside is one of these unused user ids.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FIRST_HOST_USER = 1_900_000_000
 """First user id for sandboxes. Neither distributions nor systemd assign this id or the ids above it."""
 _USERS_PER_SANDBOX = 65536
 _HOST_USER_BLOCKS = 3584
-"""Number of blocks of `_USERS_PER_SANDBOX` ids. Each sandbox gets a random block."""
+"""Number of blocks, each of `_USERS_PER_SANDBOX` user ids. Each sandbox gets a random block."""
 PREPARING_CAPABILITIES = ("CAP_CHOWN", *TO_BECOME)
 """Capabilities that the steps of `prepared` need. The step `become_user` drops them."""
 STDERR_KEPT_BYTES = 4096
@@ -60,7 +60,7 @@ def bubblewrap_path() -> str | None:
 
 
 def is_host_root() -> bool:
-    """Return True if this process is root and has nearly all user ids. Such a process can assign ids to a sandbox."""
+    """Return True if this process is root, and its user namespace has the user ids that sandboxes get."""
     if os.getuid() != 0:
         return False
     ranges = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
@@ -73,7 +73,10 @@ def is_host_root() -> bool:
 def inner_arguments(
     view: View, environment: Mapping[str, str], *, profile: str, share_network: bool, many_users: bool
 ) -> list[Argument]:
-    """Return the options of the inner (or only) bubblewrap, except options that name file descriptors."""
+    """Return the options of the inner bubblewrap, or of the only one, except options that name file descriptors.
+
+    `many_users` is the result of `is_host_root`.
+    """
     kinds = ["pid", "ipc", "uts", "cgroup"] + ([] if share_network else ["net"])
     arguments: list[Argument] = [f"--unshare-{kind}" for kind in kinds]
     if many_users:
@@ -88,14 +91,14 @@ def inner_arguments(
         arguments += ["--setenv", name, value]
     arguments += view.arguments
     if os.getuid() == 0 and not is_host_root():
-        # With few user ids, root inside may be root of the host, who can write /proc/sys.
+        # Here root has few user ids, so root inside may be root of the host, and could write /proc/sys.
         arguments += ["--ro-bind", "/proc/sys", "/proc/sys"]
     return [*arguments, "--chdir", view.root]
 
 
 def outer_arguments(view: View, bwrap: str) -> list[Argument]:
     """Return the options of root's outer bubblewrap, which mounts `bwrap`, /proc, /dev and the files of the view."""
-    # bubblewrap uses /tmp as a mount point while it runs.
+    # /tmp must exist, because bubblewrap uses it as a mount point while it runs.
     arguments: list[Argument] = ["--die-with-parent", "--perms", "0755", "--dir", "/tmp"]
     arguments += ["--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
     for position, argument in enumerate(view.arguments):
@@ -128,7 +131,10 @@ class _Descriptors:
         return number
 
     def add_arguments(self, arguments: Iterable[Argument]) -> int:
-        """Write arguments to a file for `--args`, so that a list of processes does not show them."""
+        """Write arguments to a file, and return its descriptor for `--args`.
+
+        The arguments are in a file, so that a list of processes does not show them.
+        """
         strings = [a if isinstance(a, str) else str(self.add_file(a)) for a in arguments]
         return self.add_file(os.fsencode("".join(f"{word}\0" for word in strings)))
 
@@ -195,8 +201,8 @@ async def launch(
                 pass_fds=[*descriptors.numbers, *pass_fds],
                 env={},
                 cwd="/",
-                # Jupyter sends an interrupt to the whole process group of its kernel, which can be this process. The
-                # interrupt must not reach the sandbox.
+                # This process can be a Jupyter kernel. Jupyter sends an interrupt to all processes of the kernel's
+                # process group. The interrupt must not reach the sandbox.
                 start_new_session=True,
             )
         )
@@ -211,10 +217,10 @@ async def launch(
 
 
 async def _kill_group(spawn: asyncio.Future[asyncio.subprocess.Process]) -> None:
-    """Kill all processes of a start that failed, which form a process group.
+    """Kill all processes of a start that failed. They form a process group.
 
-    If a start is cancelled, asyncio kills only the first process, and then waits until the pipes are closed. A child
-    process that survives would keep the pipes open.
+    If a start is cancelled, asyncio kills only the first process, and then waits until the pipes are closed. Its child
+    processes would survive, and keep the pipes open.
     """
     await asyncio.wait({spawn})
     if spawn.exception() is None:
@@ -230,7 +236,10 @@ async def _release(
     gate: int,
     place: Callable[[int], None],
 ) -> int:
-    """Read the program's process id from `--info-fd`, call `place`, open the gate, and return the process id."""
+    """Read the program's process id, call `place` with it, and let the program run by writing to `gate`.
+
+    `info_reader` reads from bubblewrap's `--info-fd`. Return the process id.
+    """
     try:
         text = await asyncio.wait_for(info_reader.readuntil(b"}"), START_TIMEOUT)
         pid = int(json.loads(text)["child-pid"])
@@ -256,12 +265,12 @@ _SWITCHES = {
         "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
     ),
 }
-"""Settings that disable user namespaces for ordinary users. Each file has the value that disables them, and root's
-command that enables them."""
+"""Settings that can disable user namespaces for ordinary users: by file, the value that disables user namespaces, and
+the command with which root enables them."""
 
 
 def explanation(stderr: str) -> str:
-    """Return the cause of bubblewrap's error message and the remedy. Empty if the cause is not known."""
+    """Return the cause of bubblewrap's error message and the remedy, or an empty text if the cause is not known."""
     if "/proc" in stderr and "mount" in stderr:
         return (
             "this container hides parts of /proc; start the container with"
@@ -281,8 +290,8 @@ import resource
 for limit, value in %r.items():
     resource.setrlimit(limit, (value, value))
 """
-"""Step that sets limits inside. Outside, RLIMIT_NPROC would count all processes of the user, and could stop bubblewrap.
-"""
+"""Step that sets limits of processes inside. Outside, RLIMIT_NPROC would count all processes of the host's user, and
+could prevent the start of bubblewrap."""
 _KEEP_SOCKET = f"""
 import os
 try:
@@ -299,12 +308,12 @@ def chown_folders(user, home):
     for folder in (os.getcwd(), home, home + '/.venv'):
         os.lchown(folder, user, user)
 """
-"""Step that gives folders a new owner, because bubblewrap makes them as root inside."""
+"""Step that gives folders to the user inside. bubblewrap has made them for root inside."""
 _END_WITH_PARENT = """
 import ctypes
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
 """
-"""Step that asks for SIGKILL when the parent ends (prctl 1, 9). A change of the user has cleared this setting."""
+"""Step that asks for SIGKILL when the parent ends (prctl 1, 9). The change of the user has cleared this setting."""
 
 
 def prepared(
@@ -317,8 +326,8 @@ def prepared(
 ) -> list[str]:
     """Return the executor's command (`python ... -c PROGRAM`) with further steps before PROGRAM.
 
-    The steps set `limits` (see `process_limits`), close descriptors except `socket`, which becomes `HANDED`, and become
-    the profile's user.
+    The steps set `limits` (see `process_limits`). They close all descriptors above 2 except `socket`, which becomes
+    descriptor `HANDED`. Then they change to the user of the profile.
     """
     *command, program = argv
     steps = [_SET_LIMITS % dict(limits), _KEEP_SOCKET % socket]
@@ -390,13 +399,13 @@ class PipedExecutor:
 def kill_waiting(proc: Path = Path("/proc")) -> list[int]:
     """Kill abandoned bubblewrap processes, which would wait for ever. Return their process ids.
 
-    bubblewrap starts a child process in the new namespaces, which waits until its parent releases it. All processes of
-    a sandbox die with the owner, with one exception: if the parent dies just before it releases the child, the child
-    waits for ever.
+    bubblewrap starts a child process in the new namespaces. The child waits until its parent process releases it. All
+    processes of a sandbox die with the owner, with one exception: if the parent dies just before it releases the child,
+    the child waits for ever.
     """
     killed = []
     for entry in proc.iterdir():
-        # A process that ended meanwhile, or that belongs to another user, cannot be killed.
+        # Ignore processes that have ended meanwhile, and processes of other users.
         with contextlib.suppress(OSError, ValueError):
             if entry.name.isdigit() and _waits_for_nobody(entry):
                 os.kill(int(entry.name), signal.SIGKILL)
@@ -405,10 +414,10 @@ def kill_waiting(proc: Path = Path("/proc")) -> list[int]:
 
 
 def _waits_for_nobody(process: Path) -> bool:
-    """Return True for a child process of bubblewrap, for a sandbox of this package, whose parent has not released it.
+    """Return True for a child of bubblewrap whose parent has died before it released the child.
 
-    Such a process is the first in its process namespace, and is still named `bwrap`, but its parent is another program.
-    A process that was released has another name, because it has executed the sandbox's program.
+    Such a process has the command line of a sandbox of this package. It is the first in its process namespace. It is
+    still named `bwrap`, because it has not executed the sandbox's program yet. Its present parent is not `bwrap`.
     """
     if _read(process, "comm").strip() != "bwrap" or PROGRAM_MARK not in _read(process, "cmdline"):
         return False

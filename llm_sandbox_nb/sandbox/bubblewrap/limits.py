@@ -1,4 +1,4 @@
-"""Resource limits of a bubblewrap sandbox: control groups if this user is allowed to make them; otherwise rlimits.
+"""Resource limits of a bubblewrap sandbox: control groups if this user can make them; otherwise limits of processes.
 
 A group is named after its owner process, so that the next start recognizes and removes the groups of dead owners.
 """
@@ -50,11 +50,11 @@ class InForce:
     pids: int | None = None
     cpus: float | None = None
     by: str = "nothing"
-    """Text about the mechanisms that enforce the limits, for people."""
+    """Text for people that names the mechanisms which enforce the limits."""
 
 
 def find_bases(proc: Path = PROC) -> list[Base]:
-    """Return the folders in which this process can make groups, at most one for each hierarchy."""
+    """Return the folders in which this process can make groups: at most a single folder for each hierarchy."""
     bases: dict[frozenset[str], Base | None] = {}
     for version, controllers, own, top in groups_of(proc):
         if controllers in bases or not own.is_dir():
@@ -67,11 +67,11 @@ def find_bases(proc: Path = PROC) -> list[Base]:
 
 
 def _base_v2(own: Path, top: Path) -> Base | None:
-    """Return the nearest writable folder, from `own` upwards, that passes on the controllers `memory` and
-    `pids` to its subfolders.
+    """Return the nearest suitable folder, from `own` upwards to `top`, or None.
 
-    Only leaves of the tree can have processes. So the result is usually the parent folder, which systemd has assigned
-    to the user.
+    A suitable folder is writable, and passes on the controllers `memory` and `pids` to its subfolders. A folder with
+    processes cannot pass on controllers. So the result is usually a folder above `own` that systemd has assigned to the
+    user.
     """
     for folder in (own, *own.parents):
         passed_on = _words(folder / "cgroup.subtree_control")
@@ -123,7 +123,7 @@ class Group:
 
     @property
     def process_files(self) -> tuple[Path, ...]:
-        """Files `cgroup.procs` of the groups. A process is moved by writing its id into each of these files."""
+        """Files `cgroup.procs` of the groups. A process whose id is written into these files moves into the groups."""
         return tuple(folder / "cgroup.procs" for folder in self._folders)
 
     def in_force(self) -> InForce:
@@ -149,9 +149,9 @@ class Group:
         return None
 
     def remove(self, *, patience: float = 0.0) -> bool:
-        """Kill the processes inside, and remove the folders.
+        """Kill the processes in the groups, and remove the groups.
 
-        Return False if a folder is left after `patience` seconds.
+        Return False if a group is left after `patience` seconds.
         """
         return _remove_all(self._folders, patience)
 
@@ -175,7 +175,7 @@ def _settings(base: Base, limits: Limits) -> Iterator[tuple[str, str]]:
 
 
 def _write_if_there(path: Path, value: str) -> None:
-    # Some kernels lack some of these files, so errors are ignored. `Group.in_force` reads back the limits in force.
+    # Some kernels lack some of these files, so errors are ignored. `Group.in_force` shows later if a limit is missing.
     with contextlib.suppress(OSError), open(os.open(path, os.O_WRONLY | os.O_TRUNC), "w") as file:
         file.write(value)
 
@@ -205,7 +205,7 @@ def _remove(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class GroupOwner:
-    """Identity of a process. The start time is a part, because the kernel reuses process ids."""
+    """Identity of a process. It includes the start time, because the kernel reuses process ids."""
 
     namespace: int
     pid: int
@@ -227,7 +227,7 @@ class GroupOwner:
         return cls(namespace, pid, int(fields[19]))
 
     def is_alive(self) -> bool:
-        """Return True if the process runs. Also return True for another process namespace, which cannot be checked."""
+        """Return True if the process runs, or if it is in another process namespace, where it cannot be checked."""
         if self.namespace != (PROC / "self/ns/pid").stat().st_ino:
             return True
         try:
@@ -260,10 +260,10 @@ def reap_groups(folders: Iterable[Path]) -> list[str]:
 
 
 def process_limits(limits: Limits, held: InForce) -> tuple[dict[int, int], InForce]:
-    """Return the values for the kernel's limits of processes (`RLIMIT_...`), and all limits that are then in force.
+    """Return values for limits of processes, by `RLIMIT_...`, and all limits that are in force with these values.
 
-    Memory and the number of processes get such a limit only if no control group limits them. `limits` are the requested
-    limits, and `held` are the limits that control groups enforce.
+    Memory and the number of processes are limited in this way only if no control group limits them. `limits` are the
+    requested limits, and `held` are the limits that control groups enforce.
     """
     values = {
         resource.RLIMIT_CORE: 0,
@@ -272,7 +272,7 @@ def process_limits(limits: Limits, held: InForce) -> tuple[dict[int, int], InFor
     pids = held.pids
     by = [held.by] if held.by != "nothing" else []
     if held.memory_bytes is None and limits.memory_bytes is not None:
-        # This limit is for each process, so the memory of all processes together is still reported as not limited.
+        # The limit is for each single process, so the memory of all processes together is still reported as unlimited.
         values[resource.RLIMIT_DATA] = _allowed(resource.RLIMIT_DATA, limits.memory_bytes)
         by.append("memory for each process by rlimit")
     # Before Linux 5.14, this limit counted all processes of the host's user, not those of the user namespace.
@@ -284,6 +284,6 @@ def process_limits(limits: Limits, held: InForce) -> tuple[dict[int, int], InFor
 
 
 def _allowed(limit: int, value: int) -> int:
-    """Return `value`, or the present maximum of this process if that is smaller, because nobody inside may raise it."""
+    """Return `value`, or the hard limit of this process if that is smaller, because programs inside cannot raise it."""
     hard = resource.getrlimit(limit)[1]
     return value if hard == resource.RLIM_INFINITY else min(hard, value)

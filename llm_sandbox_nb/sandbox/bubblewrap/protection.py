@@ -1,4 +1,4 @@
-"""Protection of a bubblewrap sandbox, read from the kernel's reports about the first process inside."""
+"""Protection of a bubblewrap sandbox, as the kernel reports it for the first process inside."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ def _protects(network: str) -> str:
     }.get(network, "")
     return (
         f"The model cannot reach this machine's files, home folders, processes, {reach}or change its system;"
-        " its files are in memory, and are lost when the sandbox ends."
+        " the sandbox's files are in memory, and are lost when the sandbox ends."
     )
 
 
 def _does_not_protect(network: str, limits: InForce, open_calls: list[str]) -> str:
-    gaps = ["The kernel is shared, so a vulnerability of it is a way out"]
+    gaps = ["The kernel is shared with this machine, so a vulnerability of the kernel is a way out"]
     gaps += [f"the kernel's {name} can be used" for name in open_calls]
     gaps.append("installed programs and packages can be read")
     if network == "allow":

@@ -77,7 +77,7 @@ _has_worked = False
 
 
 async def why_unavailable(image: str | None) -> str:
-    """See `Implementation.why_unavailable`. Start a sandbox to find out, unless an earlier start has worked."""
+    """See `Implementation.why_unavailable`. Start a sandbox to find out, unless an earlier call did so with success."""
     global _has_worked
     if not sys.platform.startswith("linux"):
         return "bubblewrap needs Linux"
@@ -105,7 +105,7 @@ def resource_usage(sandbox: Sandbox) -> ResourceUsage:
 
 
 async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = None) -> ChannelSandbox:
-    """Start a sandbox under bubblewrap. Ignore `labels`, because no sandbox outlives its owner.
+    """Start a sandbox under bubblewrap. Ignore `labels`, which help to find sandboxes that outlive their owner.
 
     The sandbox ends when the calling thread ends, because the kernel then sends the parent-death signal.
 
@@ -125,7 +125,7 @@ async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = N
 
 
 def choose_python(*, read_by_others: bool) -> tuple[Python, str]:
-    """Return the Python for the sandbox. Return also the reason why another Python than the running one is needed.
+    """Return the Python for the sandbox, and the reason why it is not the running Python.
 
     The reason is empty if the running Python can be used.
 
@@ -146,7 +146,7 @@ def choose_python(*, read_by_others: bool) -> tuple[Python, str]:
 
 
 class _Start:
-    """A single start of a sandbox: settings and steps."""
+    """The start of a single sandbox: its settings and steps."""
 
     def __init__(self, options: SandboxOptions, name: str, bwrap: str, group: Group | None) -> None:
         self.options = options
@@ -167,8 +167,8 @@ class _Start:
             ca_bundle=options.ca_bundle,
         )
         self.socket, self.inside_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        """The two ends of a Unix socket for descriptors. The executor sends the door's listening socket, and receives
-        packs of files."""
+        """The two ends of a Unix socket. Through it, the executor sends the door's listening socket, and receives the
+        descriptors of packs (see `HandedPacks`)."""
 
     @classmethod
     async def prepare(cls, options: SandboxOptions, name: str) -> _Start:
@@ -231,7 +231,10 @@ class _Start:
         return sandbox
 
     async def _administrator(self, launched: Launched) -> tuple[Channel, Callable[[], Awaitable[None]]]:
-        """Start a second executor, which is root inside and uses no file that the model can write."""
+        """Start a second executor, which is root inside. It uses no file that the model can write.
+
+        Return its channel, and the function that ends it.
+        """
         process = await join(
             launched.pid,
             bootstrap_argv(self.python.executable),
@@ -324,8 +327,8 @@ class _Start:
 class HandedPacks:
     """Packs (files with content for a restore) in memory. The executor gets their descriptors through a Unix socket.
 
-    The files are made without permission for seals, so nobody can forbid a change of their size. So `release` frees the
-    memory even if a hostile executor keeps a descriptor.
+    The files cannot be sealed, so that a hostile executor cannot forbid a change of their size. So `release` frees the
+    memory even if the executor keeps a descriptor.
     """
 
     def __init__(self, outside: socket.socket) -> None:
@@ -362,13 +365,13 @@ def _make_group(name: str, limits: Limits) -> Group | None:
 
 
 def remove_leftovers() -> list[str]:
-    """Remove the control groups and processes of dead owners. Return the groups' names and the process ids."""
+    """Remove the control groups and processes of dead owners. Return the names of the groups, and the process ids."""
     return [*reap_groups(find_groups()), *(str(pid) for pid in kill_waiting())]
 
 
 _remove_leftovers_once = cache(remove_leftovers)
-"""`remove_leftovers`, but only the first call does something. This is enough, because only killed processes leave
-control groups and processes."""
+"""`remove_leftovers`, of which only the first call in this process does something. This is enough, because only owners
+that were killed leave control groups and processes behind."""
 
 
 def check_root(root: str) -> None:

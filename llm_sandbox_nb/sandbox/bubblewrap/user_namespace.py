@@ -3,14 +3,16 @@
     python -I -S -c SOURCE USER COUNT BWRAP ARGUMENT...
 
 The namespace belongs to the host's user id USER. It has COUNT ids: 0, 1, ... inside are USER, USER + 1, ... on the
-host. No further user namespace can be made inside. Then this process becomes USER and is replaced by BWRAP.
+host. No further user namespace can be made inside. After making the namespace, this process becomes USER, and then
+executes BWRAP with the ARGUMENTs.
 
-`launch.py` passes the text of this file to `python -c` where only the system's files are visible. So this file imports
-only the standard library, and stays valid for the oldest Python of a host (3.8).
+`launch.py` passes the text of this file to `python -c` inside the outer bubblewrap, where the file itself is not
+visible. So this file imports only the standard library. Its syntax is that of the oldest Python of a host (3.8).
 
-Changing the user id clears the parent-death signal, and only the inner bubblewrap sets it again. If the owner dies in
-between, the inner bubblewrap starts, finds its pipes closed, and ends. If the inner bubblewrap is killed later, but
-before it releases its child, the child waits for ever (see `launch.kill_waiting`).
+The parent-death signal ends this process when its owner dies. Changing the user id clears this signal, and only the
+inner bubblewrap sets it again. If the owner dies in between, the inner bubblewrap starts, finds its pipes closed, and
+ends. If the inner bubblewrap is killed later, but before it releases its child, the child waits for ever (see
+`launch.kill_waiting`).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def main() -> None:
         hold_namespace(user, made[1], mapped[0])
     os.close(made[1])
     wait_for_byte(made[0])
-    # Only a process outside of the namespace that has rights over these ids is allowed to map them.
+    # The child cannot map the ids itself: only a process outside of the namespace with rights over the ids can do that.
     for name in ("uid_map", "gid_map"):
         with open(f"/proc/{child}/{name}", "w") as file:
             file.write(f"0 {user} {count}")
@@ -48,7 +50,7 @@ def main() -> None:
 
 
 def hold_namespace(user: int, made: int, mapped: int) -> None:
-    """Make the namespace in a child process, wait until its ids are mapped, and forbid namespaces below it."""
+    """Make the namespace in this child process, wait until its ids are mapped, and forbid further namespaces inside."""
     become(user)
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER) != 0:
         sys.exit(os.strerror(ctypes.get_errno()))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from llm_sandbox_nb.sandbox.options import SYSTEM_PATH
 
 Argument = str | bytes
-"""An argument of bubblewrap. Bytes are written to a file whose descriptor's number becomes the argument."""
+"""An argument of bubblewrap. Bytes are written to a file, and the number of the file's descriptor is the argument."""
 
 
 class User(NamedTuple):
@@ -40,7 +40,7 @@ _ETC_FILES = (
     "timezone",
 )  # fmt: skip
 _WITH_KEYS = ("pip.conf", ".condarc", "condarc")
-"""Files of an environment that may have the keys of a package index. They are empty inside."""
+"""Files of a Python environment that may contain keys for a package index. Inside, these files are empty."""
 _PASSWD = """\
 root:x:0:0:root:/root:/bin/bash
 sandbox:x:1000:1000:sandbox:/home/sandbox:/bin/bash
@@ -61,24 +61,24 @@ _NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\npro
 _WORLD_WRITABLE = ("/tmp", "/dev/shm")
 _SIZES_IN_64THS = {"root": 22, "/tmp": 11, "home": 11, "/dev/shm": 8, "/run": 1, "other": 1, "/etc": 1}
 """Maximum size of each writable folder in 64ths of the memory limit. All folders together are smaller than the limit.
-So when folders are full, writing fails before the kernel kills processes for lack of memory."""
+So writing to full folders fails before the kernel kills processes for lack of memory."""
 _COPIED_MODE = 0o644
 _MAX_COPIED_BYTES = 16 * 1024
 """Maximum size of a file of /etc that is copied, because the copies use the sandbox's memory."""
 _MEMORY_BYTES = 4 * 1024**3
 """Memory limit that is assumed for the sizes of folders if memory is not limited."""
 CA_FILE = "/etc/llm-sandbox/ca.pem"
-"""Path of the site's certificates inside."""
+"""Path of the file with the site's certificates inside."""
 
 
 @dataclass(frozen=True)
 class Python:
-    """A Python of the host for programs inside. Its folders are mounted read-only at the same paths."""
+    """A Python of the host that programs inside use. Its folders are visible inside at the same paths, read-only."""
 
     executable: str
     folders: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
-    """Folders site-packages and dist-packages, in the order of `sys.path`. Empty for the system's Python."""
+    """Paths of folders site-packages and dist-packages, in the order of `sys.path`. Empty for the system's Python."""
     scripts: tuple[str, ...] = ()
     """Folders with commands, in the order of PATH."""
     version: str = ""
@@ -143,7 +143,7 @@ class _Builder:
 
 
 def running_python() -> Python:
-    """Return the running Python with all packages of its environment."""
+    """Return the Python that runs this code, with all packages of its environment."""
     executable = str(Path(getattr(sys, "_base_executable", None) or sys.executable).resolve())
     candidates = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     candidates.append(str(Path(executable).parents[1]))
@@ -162,7 +162,7 @@ def running_python() -> Python:
 
 
 def system_python() -> Python | None:
-    """Return the system's Python, which replaces a running Python that cannot be used inside. None if missing."""
+    """Return the system's Python, for the case that the running Python cannot be used inside. None if it is missing."""
     for name in ("/usr/bin/python3", "/usr/local/bin/python3"):
         if Path(name).exists():
             return Python(os.path.realpath(name))
@@ -172,8 +172,8 @@ def system_python() -> Python | None:
 def why_unusable(python: Python, *, read_by_others: bool) -> str:
     """Return the reason why a Python cannot be used in a sandbox. The reason is empty if the Python can be used.
 
-    `read_by_others` is True if programs inside have another user id than this process, so that all users must be able
-    to read the files.
+    `read_by_others` is True if programs inside have another user id than this process. Then all users must be able to
+    read the Python's files.
     """
     home = Path.home()
     for folder in python.folders:
@@ -222,8 +222,8 @@ def build_view(
 ) -> View:
     """Return the view of a new sandbox with the working directory `root`.
 
-    `memory` is the number of bytes for the writable folders and all processes. With `many_users`, root can write /etc,
-    to add users. Otherwise /etc is read-only.
+    `memory` is the memory limit of the sandbox in bytes, or None without a limit. With `many_users`, root inside can
+    write /etc, for example to add users. Otherwise /etc is read-only.
     """
     home = PROFILE_USERS[profile].home
     builder = _Builder()
@@ -239,7 +239,7 @@ def build_view(
     builder.arguments += ["--proc", "/proc", "--dev", "/dev", "--mqueue", "/dev/mqueue"]
     homes = {"/home": "other", "/root": "other"}
     homes["/root" if home == "/root" else "/home"] = "home"
-    # The folders are in the order of mounting, because the working directory may be in another folder of the list.
+    # `root` is mounted last, because it may be below another folder of the list.
     kinds = {"/tmp": "/tmp", **homes, "/run": "/run", "/dev/shm": "/dev/shm", root: "root"}
     writable = {folder: memory * _SIZES_IN_64THS[kind] // 64 for folder, kind in kinds.items()}
     for folder, size in writable.items():
@@ -273,13 +273,16 @@ def _add_etc(builder: _Builder, *, open_network: bool, ca_bundle: Path | None) -
 
 
 def _add_environment_folder(builder: _Builder, folder: str, python: Python) -> dict[str, str]:
-    """Add a writable virtual environment on top of the host's read-only packages. Return its environment variables."""
+    """Add a writable virtual environment that can import the host's read-only packages.
+
+    Return the environment variables that activate it.
+    """
     interpreter = Path(python.executable).name
     library = "python" + ".".join(python.version.split(".")[:2]) if python.version else interpreter
     packages = f"{folder}/lib/{library}/site-packages"
     for name in dict.fromkeys(("python", "python3", interpreter)):
         builder.link(python.executable, f"{folder}/bin/{name}")
-    # If the package folders are known, the file `_environment.pth` adds them, in place of those of the system.
+    # If the package folders are known, the file `_environment.pth` adds them, and the system's are left out.
     system = "false" if python.packages else "true"
     settings = f"home = {Path(python.executable).parent}\ninclude-system-site-packages = {system}\n"
     builder.file(f"{folder}/pyvenv.cfg", settings)

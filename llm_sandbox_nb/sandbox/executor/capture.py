@@ -1,4 +1,4 @@
-"""The output of one command, which is captured in bounded memory."""
+"""The output of one command, of which only a limited number of bytes is in memory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MAX_SPILL_BYTES = 256 * 1024 * 1024
 
 
 class Capture:
-    """The output of one command. At most `limit` bytes of each stream are sent.
+    """The output of one command. At most `limit` bytes of each stream (stdout and stderr) are sent.
 
-    The first half of these bytes is sent at once, and the last half at the end of the command. When a stream has more
-    than `limit` bytes, all output of both streams is also written to the file `spill`, in the order of its arrival, up
-    to `MAX_SPILL_BYTES`.
+    The first `limit / 2` bytes are sent at once, and the last `limit / 2` bytes at the end of the command. When a
+    stream has more than `limit` bytes, all output of both streams is also written to the file `spill`, in the order of
+    its arrival. The file has at most `MAX_SPILL_BYTES`.
     """
 
     def __init__(self, send: Callable[[int, bytes], None], limit: int, spill: bytes) -> None:
@@ -38,7 +38,7 @@ class Capture:
         self.log: list[bytes] | None = []
 
     def feed(self, stream: int, data: bytes) -> None:
-        """Add output of a stream. Send the first bytes, hold back the last bytes, and keep all output for the file."""
+        """Add output of a stream: send it, or hold it back for `finish`. Keep a copy for the file `spill`."""
         self.total[stream] += len(data)
         self._keep(data, self.total[stream] > self.limit)
         head = data[: self.room[stream]]

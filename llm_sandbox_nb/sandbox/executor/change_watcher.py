@@ -25,7 +25,7 @@ LOST_MEMORY_NOTICE = "The earlier state of the files was lost, so some changes a
 FIRST_LOOK_SECONDS = 2.0
 """Maximum seconds that commands wait for the first look at the working directory."""
 IGNORED_FOLDERS = frozenset([b".git", b"__pycache__", b"node_modules"])
-"""Names of folders whose changes are not reported."""
+"""Names of folders in which changes are not reported."""
 # These limits bound the child's memory, the size of a report on the host, and the time that a request waits.
 MAX_WATCHED_FILES = 50_000
 MAX_TEXT_BYTES = 256 * 1024
@@ -36,7 +36,7 @@ MAX_SCAN_SECONDS = 5.0
 
 
 class ChangeWatcher(ServiceProcess):
-    """The executor's side of the change watcher."""
+    """The executor's side of the change watcher: the child, and the requests that wait for it."""
 
     def __init__(self, executor: ExecutorContext) -> None:
         super().__init__(executor)
@@ -62,7 +62,7 @@ class ChangeWatcher(ServiceProcess):
         os._exit(0)
 
     def restart(self) -> None:
-        """Restart the child after a restore has replaced files. The changes by the restore are not reported."""
+        """Restart the child after a restore has replaced files, so that these changes are not reported."""
         if self.pid:
             self.executor.children[self.pid] = lambda _: None
             send_signal(self.pid, signal.SIGKILL)
@@ -107,11 +107,12 @@ class ChangeWatcher(ServiceProcess):
             self.respond(outcome)
 
     def respond(self, outcome: dict[str, Any]) -> None:
-        """Respond to the current request, and serve the next."""
+        """Respond to the current request, and begin the next."""
         request, self.current = self.current, None
         if request:
             outcome["incomplete"] = (self.forgotten + " " + outcome.get("incomplete", "")).strip()
-            if self.pid:  # without a child, further changes are lost, so the notice stays
+            # Without a child, further changes are lost, so the next response needs the notice too.
+            if self.pid:
                 self.forgotten = ""
             request.respond(outcome)
         self.next()
@@ -149,11 +150,11 @@ class ChangesRequest(Request):
 # ------------------------------------------------------------------------------------------------ in the child
 
 
-CTIME_INDEX = 3  # in a signature
+CTIME_INDEX = 3  # place of the ctime in a signature
 
 
 def file_signature(info: os.stat_result) -> tuple[int, ...]:
-    """Return type, size, times and inode, of which at least one differs after a change of the file."""
+    """Return type, size, times and inode of a file. After a change of the file, at least one of them differs."""
     return (stat.S_IFMT(info.st_mode), info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
 
 
@@ -169,7 +170,7 @@ class ChangeTracker:
         self.partial = False
         """True if the last scan has not reached all files."""
         self.scanned_at = 0
-        """Time in nanoseconds, on the clock of ctimes. Later changes were made after the begin of the last scan."""
+        """Start of the last scan in nanoseconds, on the clock of ctimes. It may be too early, but never too late."""
         self.reported = 0
         self.report_size = 0
 
@@ -219,14 +220,14 @@ class ChangeTracker:
         return None if b"\0" in data or len(data) > MAX_TEXT_BYTES else data
 
     def keep(self, path: bytes, text: bytes | None) -> None:
-        """Remember a new text of a file instead of the old text, if enough memory is left."""
+        """Forget the old text of a file. Remember the new text if the limit `MAX_TEXTS_BYTES` allows it."""
         self.texts_size -= len(self.texts.pop(path, b""))
         if text is not None and self.texts_size + len(text) <= MAX_TEXTS_BYTES:
             self.texts[path] = text
             self.texts_size += len(text)
 
     def start(self) -> None:
-        """Read the first state of the files, without a report."""
+        """Remember the first state of the files. Report nothing."""
         self.seen = self.scan()
         for path, signature in self.seen.items():
             self.keep(path, self.text(path, signature))
@@ -252,7 +253,10 @@ class ChangeTracker:
         self.seen = now
 
     def report(self, path: bytes, old: Any, new: Any, before: bytes | None, after: bytes | None) -> None:
-        """Write one line with path, kind, size, text before, text after, and size before."""
+        """Write a JSON array to fd 1: path, kind, size, text before, text after, and size before.
+
+        `old` and `new` are the file's signatures before and after the change, or None. Texts are in base64.
+        """
         self.reported += 1
         if self.reported > MAX_REPORTED_CHANGES:
             self.incomplete = "More than %d files changed; the others are not named." % MAX_REPORTED_CHANGES
@@ -278,7 +282,7 @@ def in_base64(data: bytes | None) -> str | None:
 
 
 def track_changes(root: bytes) -> None:
-    """Serve in the child. A byte on fd 0 requests the changes. A line on fd 3 ends the first look, and each report."""
+    """Serve in the child. A byte on fd 0 asks for a report. A line on fd 3 ends the first look and each report."""
     tracker = ChangeTracker(root)
     tracker.start()
     while True:

@@ -1,4 +1,4 @@
-"""Forked child processes. Most of them serve one request. A service serves all requests of one kind."""
+"""Forked child processes. Most children serve one request; a `ServiceProcess` serves all requests of one kind."""
 
 from __future__ import annotations
 
@@ -42,12 +42,13 @@ FILE_OPERATIONS = frozenset(["read", "write", "list", "pack", "unpack", "describ
 def fork_with_pipes(
     executor: ExecutorContext, fds: tuple[int, ...], child: Callable[[], None], *, handed: bool = False
 ) -> tuple[int, list[int]]:
-    """Fork a child with pipes on the descriptors `fds`. The child reads from fd 0, and writes to the others.
+    """Fork a process that calls `child`, with a pipe on each of the descriptors `fds`.
 
-    With `handed`, the child also has the executor's descriptor `HANDED`.
+    The child reads from descriptor 0, and writes to the others. With `handed`, the child also has the executor's
+    descriptor `HANDED`.
 
     Returns:
-        The child's pid and the executor's ends of the pipes.
+        The child's pid, and the executor's ends of the pipes in the order of `fds`.
 
     Raises:
         OSError: if commands in the sandbox have used up all processes or descriptors.
@@ -69,10 +70,10 @@ def fork_with_pipes(
 
 
 def enter_child(fds: dict[int, int], child: Callable[[], None], handed: bool = False) -> None:
-    """Set up this child process, and call `child`.
+    """Set up this process, which was just forked, and call `child`.
 
-    Descriptor n of the child becomes a copy of `fds[n]` (n is 0 to 3). With `handed`, the descriptor `HANDED` stays
-    open. All other descriptors are closed. The kernel will kill the child when the executor ends.
+    Descriptor n of this process becomes a copy of `fds[n]` (n is 0 to 3). With `handed`, the descriptor `HANDED` stays
+    open. All other descriptors are closed. The kernel will kill this process when the executor ends.
     """
     take_descriptors(fds)
     os.closerange(4, HANDED)
@@ -82,9 +83,10 @@ def enter_child(fds: dict[int, int], child: Callable[[], None], handed: bool = F
 
 
 def supervise(become_program: Callable[[], None]) -> None:
-    """Call `become_program` in a new process. When its program ends, write the program's exit code to fd 3, and return.
+    """Call `become_program` in a new process, which becomes a program. When the program ends, return.
 
-    This process adopts the program's orphans, so that all of them are found and killed when the request ends.
+    The exit code is written to descriptor 3 as JSON. This process adopts the program's orphans, so that all of them are
+    found and killed when the request ends.
     """
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
@@ -126,7 +128,7 @@ def find_operation(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 class ServiceProcess:
-    """A child that serves requests for as long as the executor runs.
+    """The executor's side of a child that serves requests for as long as the executor runs.
 
     The child reads requests from fd 0, writes data to fd 1, and ends each request with one JSON line on fd 3.
     """
@@ -164,7 +166,7 @@ class ServiceProcess:
         raise NotImplementedError
 
     def died(self) -> None:
-        """Handle the end of a child that was killed. Everything that the child has remembered is lost."""
+        """Handle the end of the child, which was killed. Everything that the child has remembered is lost."""
         raise NotImplementedError
 
     def read_data(self) -> None:
@@ -249,7 +251,7 @@ class ChildRequest(Request):
         """Prepare the request in the executor, before the fork."""
 
     def child(self) -> None:
-        """Serve the request in the child, with fd 0 to 2. Write the outcome to fd 3, and exit."""
+        """Serve the request in the child. Write output to fd 1 and 2 and the outcome to fd 3, and exit."""
         raise NotImplementedError
 
     def data(self, data: bytes) -> None:
@@ -261,7 +263,7 @@ class ChildRequest(Request):
             self.pump()
 
     def take_head(self, data: bytes) -> None:
-        """Collect large arguments, which are the first bytes of the body. Launch the child when they are complete."""
+        """Collect the arguments at the beginning of the body. Launch the child when the arguments are complete."""
         self.body.append(memoryview(data))
         self.acknowledge(len(data))
         joined = b"".join(self.body)
@@ -370,7 +372,7 @@ class ChildRequest(Request):
         self.drain()
 
     def drain(self) -> None:
-        """Respond as soon as the output that was written so far has been read."""
+        """Respond as soon as everything that is in the output pipes now has been read."""
         self.left = {STDOUT: pipe_bytes(self.stdout_r), STDERR: pipe_bytes(self.stderr_r)}
         self.finish_if_drained()
 
@@ -395,10 +397,10 @@ class ChildRequest(Request):
 
 
 class ExecRequest(ChildRequest):
-    """A program separate from the shell. A supervisor adopts the program's orphans, so that they can be killed.
+    """A program separate from the shell. The child of this request is a supervisor, which starts the program.
 
-    The supervisor lives until the last orphan has ended. So orphans never become children of the executor, which would
-    mistake them for orphans of the shell's command.
+    The supervisor adopts the program's orphans, and lives until the last orphan has ended. So orphans never become
+    children of the executor, which would mistake them for orphans of the shell's command.
     """
 
     notice = ""
@@ -449,7 +451,7 @@ class ExecRequest(ChildRequest):
                 switch_user(self.params["user"], self.env, "HOME" in self.params["env"])
             os.chdir(text_to_bytes(self.params["cwd"]))
         except (OSError, LookupError) as error:
-            write_all(3, dump({"error": describe_error(error)}) + b"\n")  # before the exit code
+            write_all(3, dump({"error": describe_error(error)}) + b"\n")  # `finish` reads only the first line
             os._exit(255)
         os.set_inheritable(3, False)
         exec_program(self.argv, self.env, {}, None)
@@ -472,7 +474,7 @@ class ExecRequest(ChildRequest):
 
 
 class FileRequest(ChildRequest):
-    """A file operation in a child, because a child can be killed even if the filesystem hangs."""
+    """A file operation. It runs in a child, because the executor must not wait if the filesystem hangs."""
 
     def prepare(self) -> None:
         self.operation = find_operation(self.params["op"])

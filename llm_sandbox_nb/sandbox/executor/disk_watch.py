@@ -3,13 +3,14 @@
 Counting files is slow, so there are two steps:
 
 - `tick` reads the usage of the filesystems, several times a second. Other programs of the machine use the filesystems
-  too, so the usage only shows that the sandbox may have exceeded a limit. If other programs delete files, they even
-  hide growth of the sandbox. So every change of the usage is taken for growth, and a count is also due after some time:
-  after 1.5 s near a limit, and after 30 s far from all limits. While no process of the sandbox runs, no count starts.
+  too, so the usage only shows that the sandbox may have exceeded a limit. If other programs delete files, the usage may
+  not even show that the sandbox grows. So every change of the usage is taken for growth. Even without a change, a count
+  is due after 1.5 s near a limit, and after 30 s far from all limits. While no process of the sandbox runs, no count
+  starts.
 - `count` makes a child count the sandbox's files: files that are younger than the sandbox, and deleted files that are
   still open.
 
-The usage that a count finds decides about the next state (`apply_count`). A state sets two bounds for later counts:
+The usage that a count finds determines the next state (`apply_count`). A state has two bounds for later counts:
 
     next state  if the count is                   commands end above         the sandbox ends above
     normal      within the limits                 the limits                 never
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
         cpu_seconds: float
         """Processor seconds that the sandbox's living processes have used."""
         threads: frozenset[tuple[str, bytes]]
-        """Threads of these processes, with their run times. The set stays equal while no thread runs."""
+        """Threads of these processes, with their run times. As long as no thread runs, the set does not change."""
 
     class Count(NamedTuple):
         """Result of the last count."""
@@ -111,17 +112,17 @@ NONE = DiskUsage(0, 0)
 ACTIVE_TICK_SECONDS, IDLE_TICK_SECONDS = 0.2, 1.0
 """Seconds between two ticks while a request is served, and while none is served."""
 CPU_SHARE, COMMANDS_CPU_SHARE = 1 / 20, 1 / 4
-"""Shares of the elapsed time, and of the commands' processor time. Counts may use the sum of both as processor time."""
+"""Limit on the processor time of counts: a share of the elapsed time plus a share of the commands' processor time."""
 MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = 1.5, 30.0
 """Seconds until a count is due even if the filesystems' usage stays equal: near a limit, and far from all limits."""
 MAX_HIDDEN_GROWTH = DiskUsage(100_000_000, 5_000)
-"""Assumed maximum of the growth per second, in bytes and files, that other programs hide when they delete files."""
+"""Maximum growth per second, in bytes and files, that other programs are assumed to hide by deleting files."""
 GRACE_DIVISOR = 16
 """Divisor of a limit. In the state `exceeded`, commands that add more than 1/16 of a limit are ended again."""
 CEILING_FACTOR = 4
 """Multiple of a limit. A count in the state `normal` may stop there, because the commands are then ended anyway."""
 MAX_PATH_BYTES = 3000  # below PATH_MAX; deeper folders are opened relative to an open folder
-MAX_DEEP_FOLDERS = 256  # a maximum for these deeper folders, because each keeps a descriptor open
+MAX_DEEP_FOLDERS = 256  # maximum number of such open folders, because each takes a descriptor
 BLOCK_BYTES = 512  # unit of st_blocks
 
 
@@ -133,7 +134,7 @@ class DiskWatch:
         self.shell = shell
         self.epoch = epoch
         self.places: list[bytes] = []
-        """Paths: a single path on each filesystem that is measured."""
+        """Paths on the filesystems that are measured, with a single path for each filesystem."""
         self.limits = NONE
         self.end_commands_above = NONE
         self.end_sandbox_above = NONE
@@ -204,9 +205,9 @@ class DiskWatch:
     def count(self, now: Observation) -> None:
         """Count in a child, or in this process after two failed counts in a row.
 
-        If hundreds of processes fork, the executor's own fork would be slow. Then this process counts, but only if the
-        growth of the filesystems could exceed a limit. If the fork fails right after another failed count, because no
-        further processes are allowed, all growth of the filesystems is attributed to the sandbox.
+        In a crowd of processes (see `Crowd`), a fork would be slow. Then this process counts, but only if the growth of
+        the filesystems could exceed a limit. The fork fails if no further processes are allowed. If it fails right
+        after another failed count, all growth of the filesystems is attributed to the sandbox.
         """
         crowd = Crowd.is_here()
         if crowd and not self.upper_bound().exceeds(self.end_commands_above):
@@ -266,7 +267,7 @@ class DiskWatch:
         self.apply_count(DiskUsage(size, files), start, cost)
 
     def apply_count(self, usage: DiskUsage, start: Observation, cost: float = 0.0) -> None:
-        """Enter the next state, as in the table of this module. Above a bound, end the commands or the sandbox."""
+        """Enter the next state, as in the table at the top of this file. Above a bound, end commands or the sandbox."""
         self.failed_counts = 0
         self.last = Count(usage, start, time.monotonic(), ended_children_seconds(), cost)
         settled, self.settling = self.settling, False
@@ -287,7 +288,7 @@ class DiskWatch:
             self.end_commands(self.notice(usage))
 
     def bound_above(self, usage: DiskUsage, divisor: int) -> DiskUsage:
-        """Return a bound: the usage (or the limits if they are larger) plus the limits divided by `divisor`."""
+        """Return a bound. It is `limits / divisor` above the usage, or above the limits if these are larger."""
         size, files = self.limits
         return DiskUsage(
             size and max(size, usage.size) + size // divisor,
@@ -307,7 +308,10 @@ class DiskWatch:
         )
 
     def end_commands(self, text: str) -> None:
-        """End all processes of commands. They report the notice `text`, or the next command does if no command runs."""
+        """End all processes of commands. The ended commands report the notice `text`.
+
+        If no command runs that could report it, the next command does.
+        """
         reported = False
         for request in list(self.executor.requests.values()):
             if isinstance(request, (ShellCommand, ExecRequest, TerminalRequest)) and not request.done:
@@ -319,9 +323,9 @@ class DiskWatch:
 
 
 def filesystems(folder: str) -> Iterator[tuple[bytes, bool]]:
-    """Yield a path on each writable filesystem, and True for a filesystem in memory, which only the sandbox uses.
+    """Yield a path on each writable filesystem, and True if the filesystem is in memory, which only the sandbox uses.
 
-    If `folder` is not an empty text, yield only this folder.
+    If `folder` is not an empty text, yield only this folder, and False.
     """
     if folder:
         yield os.fsencode(folder), False
@@ -344,7 +348,7 @@ def filesystem_usage(places: list[bytes]) -> DiskUsage:
 
 
 def ended_children_seconds() -> float:
-    """Return the processor seconds of all ended children, and of their descendants for which they have waited."""
+    """Return the processor seconds of all ended children, and of descendants for which these children have waited."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return ended.ru_utime + ended.ru_stime
 
@@ -408,7 +412,10 @@ def count_own_files(folder: str, epoch: Epoch, ceiling: DiskUsage, executor_pid:
 
 
 class FileCounter:
-    """Counter of the sandbox's files, whose ctime in nanoseconds is at least `since`. `walk` stops above `ceiling`."""
+    """Counter of the sandbox's files: files with a ctime (in nanoseconds) of at least `since`.
+
+    A walk stops when the usage exceeds `ceiling`.
+    """
 
     def __init__(self, since: int, ceiling: DiskUsage) -> None:
         self.since = since
@@ -446,7 +453,8 @@ class FileCounter:
         """Add everything below `top`. Do not enter the folders `skip`.
 
         Folders with a ctime before `folders_since` are not entered either, because they contain nothing new. An item of
-        the list `todo` has an open folder, a path relative to this folder, and the whole path, which may be cut off.
+        the list `todo` has the descriptor of a folder, a path relative to this folder, and the absolute path. Of a very
+        long absolute path, only the beginning is kept.
         """
         todo = [(os.open("/", os.O_PATH | os.O_CLOEXEC), top, top)]
         while todo and not self.usage.exceeds(self.ceiling):
@@ -479,7 +487,7 @@ class FileCounter:
                 os.close(fd)
 
     def add_deleted_files(self, pids: set[int]) -> None:
-        """Add files without a name that these processes hold open. Each thread may have its own descriptors."""
+        """Add the files without a name that these processes have open. Each thread may have descriptors of its own."""
         for pid in pids:
             for thread in names_in("/proc/%d/task" % pid):
                 folder = "/proc/%d/task/%s/fd" % (pid, thread)

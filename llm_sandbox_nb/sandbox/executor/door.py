@@ -1,11 +1,11 @@
-"""The door: a listening socket on the loopback interface, and the only way out of a sandbox with an allow-list.
+"""The door: a listening socket on the loopback interface, and the only way out of a sandbox whose network is a proxy.
 
-Programs in the sandbox connect to the door, and the host forwards these connections. Each request `connection` of the
-host serves one connection. The body of the request consists of records as in `stream_request`. A further kind of
-record, `d`, has the number of bytes that follow for the program. STDOUT frames have bytes from the program. A STDERR
-frame says `begun` when a program has connected, and `ended` when the program will send no further bytes. A connection
-that gets no request is closed after 2 s, or after 30 s while other connections are served. If possible, the host
-accepts connections itself; see `HandOutRequest`.
+Programs in the sandbox connect to the door, and the host forwards these connections to the proxy. Each request
+`connection` of the host serves one connection. The body of the request consists of records as in `stream_request`. The
+further kind `d` has bytes for the program; the number in the header is their size. STDOUT frames have bytes from the
+program. A STDERR frame says `begun` when a program has connected, and `ended` when the program will send no further
+bytes. A connection that gets no request is closed after 2 s, or after 30 s while other connections are served. If
+possible, the host accepts connections itself; see `HandOutRequest`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 BEGUN, ENDED = b"begun", b"ended"
 BACKLOG = 1024  # connections that may wait to be accepted
 WAIT_SECONDS, BUSY_WAIT_SECONDS = 2.0, 30.0
-"""Seconds that a connection waits for a request of the host: usually, and while other connections are served."""
+"""Seconds that a connection waits for a request of the host. The longer time applies while others are served."""
 
 
 class DoorListener:
@@ -109,7 +109,7 @@ class DoorListener:
         return socket.socket(fileno=self.listener._accept()[0])  # type: ignore[attr-defined] # not in the stubs
 
     def close_waiting(self) -> None:
-        """Close waiting connections that still have no request."""
+        """Close connections that still wait for a request. They get more time while other connections are served."""
         assert self.listener is not None
         self.timer = None
         self.waited += WAIT_SECONDS
@@ -145,7 +145,7 @@ class HandOutRequest(Request):
 
 
 class ConnectionRequest(StreamRequest):
-    """A connection of a program in the sandbox, which is forwarded to the host."""
+    """A request that waits for a connection of a program in the sandbox, and forwards its bytes to the host."""
 
     def __init__(
         self, executor: ExecutorContext, number: int, params: dict[str, Any], door: DoorListener
@@ -160,7 +160,10 @@ class ConnectionRequest(StreamRequest):
         self.door.ask(self)
 
     def begun(self, connection: socket.socket) -> None:
-        """Forward a new connection. Use one descriptor for reading, and one for writing."""
+        """Forward a new connection.
+
+        Reading and writing get descriptors of their own, because the event loop has one handler for each descriptor.
+        """
         self.socket = connection
         self.door.served += 1
         connection.setblocking(False)
@@ -184,7 +187,7 @@ class ConnectionRequest(StreamRequest):
         self.finish()
 
     def drained(self) -> None:
-        """Shut down the direction to the program after the host's last byte. End if both directions are closed."""
+        """After the host's last byte, close the direction to the program. End if both directions are closed."""
         if self.body_over and self.socket is not None:
             try:
                 self.socket.shutdown(socket.SHUT_WR)

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     Memory = dict[bytes, Record]
     """Records of all entries that a scan has found, by path."""
 
-CTIME_INDEX = 5  # in a `Signature`
+CTIME_INDEX = 5  # place of the ctime in a `Signature`
 UNKNOWN_CTIME = -1  # makes the next scan read the content again
 KINDS = {
     stat.S_IFDIR: "d", stat.S_IFREG: "f", stat.S_IFLNK: "l", stat.S_IFIFO: "p", stat.S_IFCHR: "c", stat.S_IFBLK: "b",
 }  # fmt: skip
-MAX_XATTRS_CHARACTERS = 64 * 1024  # of the attributes of one entry in JSON, as the host limits them
+MAX_XATTRS_CHARACTERS = 64 * 1024  # of the JSON text of one entry's attributes; the host has the same limit
 OPEN_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def signature(info: os.stat_result) -> Signature:
-    """Return values of which at least one differs after the entry has changed. The size of a folder is ignored."""
+    """Return values that describe an entry. After a change of the entry, at least one of them differs."""
     return (
         info.st_mode, info.st_uid, info.st_gid, info.st_size if stat.S_ISREG(info.st_mode) else 0,
         info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_dev,
@@ -94,7 +94,7 @@ def is_mounted(folder: int, name: bytes, there: os.stat_result | None) -> bool:
 
 
 def open_existing(folder: int, name: bytes, there: os.stat_result | None) -> int:
-    """Open a file for writing, even if its owner has made it read-only.
+    """Open the existing file `name` for writing, even if its owner has made it read-only.
 
     Raises:
         OSError: if `there`, the result of `status_of`, shows that the name is not that of a regular file.
@@ -208,7 +208,7 @@ def step_into(folder: int | None, name: bytes) -> None:
 
 
 def empty_here() -> None:
-    """Empty the working directory. Use only single names and `..`, because long paths would fail at a great depth."""
+    """Empty the working directory. Use only single names and `..`, because paths can be too long for the kernel."""
     names: list[bytes] = []
     todo = [unlink_files()]
     while todo:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
-LATE_SECONDS = 0.1  # a delay at which timers are considered late
+LATE_SECONDS = 0.1  # an action that is called with a longer delay counts as late
 
 
 class Timer:
@@ -27,7 +27,7 @@ class Timer:
 
 
 class EventLoop:
-    """Loop that waits for events of descriptors and for timers, and calls the function of each."""
+    """Loop that waits for events of descriptors and for timers, and calls their functions."""
 
     def __init__(self) -> None:
         self.poll = select.epoll()
@@ -39,7 +39,7 @@ class EventLoop:
         self.timers: list[Timer] = []
 
     def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
-        """Call `handler` on events of `fd`."""
+        """Call `handler` when one of `events` occurs on `fd`. The argument is the set of events that have occurred."""
         if fd in self.handlers:
             self.poll.modify(fd, events)
         else:
@@ -54,7 +54,7 @@ class EventLoop:
             self.poll.unregister(fd)
 
     def watch_output(self, fd: int, handler: Callable[[], None]) -> None:
-        """Watch output of commands. The watch is paused while the host does not read."""
+        """Call `handler` when a command has written to `fd`, but not while the host does not read."""
         self.outputs.add(fd)
         self.watch(fd, 0 if self.paused else IN, lambda _: handler())
 
@@ -71,10 +71,10 @@ class EventLoop:
         return timer
 
     def run_timers(self) -> float:
-        """Call all due actions. Return the seconds until the next action is due, or 0 after a call.
+        """Call all due actions. Return the seconds until the next action is due, or 0 if an action was called.
 
-        If the actions are late because of a crowd of processes, stop the crowd meanwhile. Otherwise a single action
-        could take many seconds.
+        Late actions can be a sign of a crowd of processes (see `Crowd`). Such a crowd is stopped meanwhile, because a
+        single action could otherwise take many seconds.
         """
         now = time.monotonic()
         due = [timer for timer in self.timers if timer.when <= now]
@@ -98,7 +98,6 @@ class EventLoop:
         self.registered.clear()
         for fd, events in found:
             handler = self.handlers.get(fd)
-            if (
-                handler and fd not in self.registered
-            ):  # else it is an event of a closed file that had this number
+            # The event of a descriptor in `registered` belongs to a closed file that had the same number.
+            if handler and fd not in self.registered:
                 handler(events)

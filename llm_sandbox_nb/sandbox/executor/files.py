@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 CHUNK_SIZE = 256 * 1024  # bytes
-MAX_LISTING_BYTES = 64 * 1024 * 1024  # the host accepts no longer answer; further entries are left out
+MAX_LISTING_BYTES = 64 * 1024 * 1024  # the host accepts no longer listing, so further entries are left out
 OPEN_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 OPEN_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 KINDS = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
@@ -82,7 +82,7 @@ def body_into(fd: int) -> None:
 
 
 def body_complete(params: dict[str, Any], fd: int) -> bool:
-    """Return True if the whole body has arrived. A host that dies must not leave an incomplete file."""
+    """Return True if the file `fd` has the whole body. If the host dies, the body ends too early."""
     return bool(os.lseek(fd, 0, os.SEEK_END) == params["size"])
 
 
@@ -90,8 +90,8 @@ def write(params: dict[str, Any]) -> dict[str, Any]:
     """Write the body into a file. An incomplete body changes no file.
 
     Write a new file in the same folder, with the mode and owner of the old file, and rename the new file to the target.
-    But overwrite the target in place if it has other names (hard links), if it belongs to another user, if it is a
-    mount, or if the folder does not allow new files.
+    But overwrite the target in place if it cannot be replaced: if it has other names (hard links), belongs to another
+    user, or is a mount, or if new files in its folder are forbidden.
     """
     path = text_to_bytes(params["path"])
     if path.endswith(b"/"):
@@ -127,7 +127,8 @@ def check_replaceable(target: bytes, old: os.stat_result) -> None:
 def write_beside(params: dict[str, Any], target: bytes, old: os.stat_result | None) -> bool:
     """Write a new file and rename it over the target. If that is impossible, return False and leave the body unread.
 
-    If possible, the file has no name before it is complete, so that nothing is left of it if this process is killed.
+    If the filesystem allows, the new file has no name before it is complete. Then no part of the file remains if this
+    process is killed.
     """
     folder = os.path.dirname(target)
     beside = os.path.join(folder, b".llm-sandbox-%d-%x" % (os.getpid(), time.time_ns()))
@@ -164,12 +165,15 @@ def write_beside(params: dict[str, Any], target: bytes, old: os.stat_result | No
 
 def link_open(fd: int, name: bytes) -> None:
     """Give an open file a name, which must be new."""
-    # without `src_dir_fd`, Python would link the link in /proc
+    # Without `src_dir_fd`, Python would not follow the symbolic link in /proc.
     os.link(b"/proc/self/fd/%d" % fd, name, src_dir_fd=fd)
 
 
 def replace(fd: int, beside: bytes, target: bytes) -> None:
-    """Rename the open file, whose name is `beside` if it has one, to the target. Overwrite a target that is a mount."""
+    """Rename the open file to `target`. First give the file the name `beside`, if the file has no name.
+
+    A target that is a mount cannot be replaced, so its content is overwritten.
+    """
     if not os.fstat(fd).st_nlink:
         link_open(fd, beside)
     try:
@@ -245,7 +249,7 @@ def walk(path: bytes, depth: int) -> Iterator[bytes]:
 
 
 def sorted_entries(path: bytes) -> Iterator[os.DirEntry[bytes]]:
-    """Iterate over the entries of a folder, sorted by name. There are none if the folder cannot be read."""
+    """Return an iterator over the entries of a folder, sorted by name. It is empty if the folder cannot be read."""
     try:
         with os.scandir(path) as found:
             return iter(sorted(found, key=lambda entry: entry.name))

@@ -1,4 +1,4 @@
-"""A scan of the files, which finds the differences from the previous scan and the content of new files."""
+"""A scan of all files, which finds the differences from the previous scan, and reads the content of changed files."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ MAX_REPORT_BYTES = 480 * 1024 * 1024
 """Maximum bytes of the entries and deleted paths in a report. The host accepts a little more."""
 MAX_NAMES_BYTES = MAX_REPORT_BYTES // 2
 """Maximum bytes of the paths of all entries, so that the next report can name each of them as deleted."""
-MAX_RESCANNED_NAMES_BYTES = 1024 * 1024
-TOO_LONG = "Left out, as the names of all files are too long together"
-PLAIN = bytes(set(range(32, 127)) - set(b'"\\'))  # takes one byte each in JSON; other bytes take at most six
+MAX_RESCANNED_NAMES_BYTES = 1024 * 1024  # of the paths that `rescan` examines
+TOO_LONG = "Left out, because the paths of all files together are too long"
+PLAIN = bytes(set(range(32, 127)) - set(b'"\\'))
+"""Bytes of a path that take one byte each in JSON. Any other byte takes at most six bytes."""
 MAX_PATH_BYTES = 4095  # the kernel accepts no longer path
 MAX_READ_TRIES = 3  # for a file that changes while it is read
 NOATIME = getattr(os, "O_NOATIME", 0)
@@ -46,7 +47,7 @@ class StopScanError(Exception):
 
 
 def json_size(path: bytes) -> int:
-    """Return the maximum bytes of a path in a report."""
+    """Return the maximum number of bytes that a path takes in a report."""
     return len(path) + 5 * len(path.translate(None, PLAIN))
 
 
@@ -60,7 +61,7 @@ class ScanLimits:
 
 
 class KnownDigests:
-    """Counts of all digests in a `Memory`, made when first needed. `replace` updates the counts for the next one."""
+    """Digests of the content in a `Memory`, with counts. The first use makes the counts; `replace` updates them."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -75,7 +76,7 @@ class KnownDigests:
         return self.counts.get(digest, 0) > 0
 
     def count(self, record: Record | None, number: int) -> None:
-        """Add `number` to the count of each digest of an entry, unless the entry is as in the image."""
+        """Add `number` to the count of each digest of an entry. An entry that is as in the image has no digests."""
         if record and record[2] and not record[1] and stat.S_ISREG(record[0][0]):
             for _, _, digest in record[2]:
                 self.counts[digest] = self.counts.get(digest, 0) + number
@@ -90,13 +91,16 @@ class KnownDigests:
 
 
 class FilesystemScan:
-    """The differences from the previous scan. `scan` walks over all files; `rescan` examines only some paths.
+    """A scan that writes the differences from the previous scan.
+
+    The method `scan` walks over all files; `rescan` examines only some paths.
 
     Args:
         writer: writer of the differences.
         old: all entries of the previous scan.
+        limits: limits on entries, bytes and seconds.
         content: False to read only metadata.
-        known: digests in `old`.
+        known: digests in `old`, if they were counted before.
     """
 
     def __init__(
@@ -120,7 +124,7 @@ class FilesystemScan:
         self.watches: FolderWatches | None = None
         self.walking = True
         self.always: set[bytes] = set()
-        """Paths that may change although the watch of their folder reports nothing."""
+        """Paths whose changes the watch of their folder may not report, so that each rescan must examine them."""
         self.reader = ContentReader(writer.chunk if content else None, self.is_known, limits.bytes)
         self.shortfall = Shortfall()
         self.mapped: set[bytes] = set()
@@ -140,7 +144,7 @@ class FilesystemScan:
     # -------------------------------------------------------------------------------------------- walking
 
     def scan(self, mounts: Iterable[Mount], skipped: set[bytes], epoch: Epoch) -> None:
-        """Walk over all mounts."""
+        """Walk over all files of these mounts, except the paths `skipped`, and report the differences."""
         epoch.check_clock()
         self.since = epoch.start - epoch.back
         for mount in mounts:
@@ -152,7 +156,7 @@ class FilesystemScan:
         self.finish()
 
     def rescan(self, paths: set[bytes], mounts: list[Mount], skipped: set[bytes], epoch: Epoch) -> None:
-        """Examine only these paths, and the mounts themselves. All other entries are as in the previous scan.
+        """Examine only these paths, and the top folders of the mounts. All other entries are as in the previous scan.
 
         Raises:
             WalkNeeded: if other paths may differ too. In this case, nothing was reported.
@@ -225,9 +229,10 @@ class FilesystemScan:
                 self.unlisted.add(path)
 
     def children(self, path: bytes, info: os.stat_result, waiting: int) -> list[tuple[bytes, os.stat_result]]:
-        """Return paths and statuses of the entries of a folder, unsorted. The list is empty if they exceed the limit.
+        """Return paths and statuses of the entries of a folder, unsorted.
 
-        `waiting` is the number of entries that the walk has found but not noted yet.
+        The list is empty if its entries would exceed the limit on entries. `waiting` is the number of entries that the
+        walk has found but not noted yet.
         """
         room = self.limits.entries - len(self.new) - waiting
         self.open_up(path, info)
@@ -257,8 +262,8 @@ class FilesystemScan:
         return children
 
     def too_many(self) -> str:
-        """Return the reason why entries above the limit are left out."""
-        return "Left out, as there are more than %d files" % self.limits.entries
+        """Return the reason for leaving out an entry: the limit on entries is reached."""
+        return "Left out, because there are more than %d files" % self.limits.entries
 
     def open_up(self, path: bytes, info: os.stat_result) -> None:
         """Make a folder readable for the scan if its owner has made it unreadable."""
@@ -284,13 +289,15 @@ class FilesystemScan:
     # ------------------------------------------------------------------------------------------- an entry
 
     def entry(self, path: bytes, info: os.stat_result, since: tuple[int, int]) -> bool:
-        """Note an entry. Return True for a folder whose content must be scanned. `Epoch.since` describes `since`.
+        """Note an entry. Return True for a folder whose content must be scanned too.
+
+        `since` is the result of `Epoch.since` for the mount of the entry.
 
         Raises:
             StopScanError: if the time is over, or there are too many entries.
         """
         if time.monotonic() > self.limits.deadline:
-            raise StopScanError("Left out, as the scan took too long")
+            raise StopScanError("Left out, because the scan took too long")
         if self.walking and len(self.new) >= self.limits.entries:
             raise StopScanError(self.too_many())
         self.names_left -= json_size(path)
@@ -320,7 +327,10 @@ class FilesystemScan:
         return kind == stat.S_IFDIR
 
     def is_full(self) -> bool:
-        """Return True if there is no room for further entries, besides the paths that may be reported as deleted."""
+        """Return True if the report has no room for further entries.
+
+        Room for the paths of all old entries is reserved, because the end of the scan may report them as deleted.
+        """
         if self.writer.rows_size <= MAX_REPORT_BYTES - MAX_NAMES_BYTES:
             return False
         if self.old_names_size is None:
@@ -328,7 +338,7 @@ class FilesystemScan:
         return self.writer.rows_size + self.old_names_size > MAX_REPORT_BYTES
 
     def remembered(self, path: bytes, info: os.stat_result) -> Record | None:
-        """Return the record of the previous scan, or None if this record is no longer valid."""
+        """Return the record that the previous scan has made of an entry, or None if this record is no longer valid."""
         sign = signature(info)
         record = self.old.get(path)
         if record is None and self.walking and info.st_size and stat.S_ISREG(info.st_mode):
@@ -338,9 +348,10 @@ class FilesystemScan:
         return record
 
     def moved(self, sign: Signature) -> Record | None:
-        """Return the record that the previous scan made of this file under another path.
+        """Return the record that the previous scan made of this file under another path, or None.
 
-        A folder above the file was renamed in that case. To rename the file itself would change its ctime.
+        There is such a record if a folder above the file was renamed. Renaming the file itself changes its ctime, so
+        the file must then be examined again.
         """
         if self.by_inode is None:
             self.by_inode = {
@@ -364,9 +375,9 @@ class FilesystemScan:
         return sign, 0, detail, None, xattrs_of(path)
 
     def read(self, path: bytes, info: os.stat_result) -> tuple[Any, os.stat_result, bool]:
-        """Return the pieces of a file, the status of the file, and True if the next scan must read the file again.
+        """Return the pieces of a file, its status, and True if the next scan must read the file again.
 
-        The pieces are None if the content was not kept.
+        A piece is a list of offset, length and digest. The pieces are None if the content was not kept.
         """
         started = time.time_ns()
         try:
@@ -434,7 +445,7 @@ class FilesystemScan:
             self.note_group(sorted(group, key=lambda member: member[0]))
 
     def note_group(self, group: list[tuple[bytes, os.stat_result]]) -> None:
-        """Note all names of one file. `group` has the names with their statuses, sorted by name."""
+        """Note all names of one file. `group` is a list of pairs of path and status, sorted by path."""
         first, info = group[0]
         known = next(
             (record for path, info in group for record in [self.remembered(path, info)] if record), None
@@ -468,8 +479,8 @@ class ContentReader:
 
     Args:
         send: function that is called with each new piece; None if no content is sent.
-        known: function that returns True if the host has the piece with a digest.
-        limit: maximum bytes that are sent.
+        known: function that gets a digest, and returns True if the host already has the piece with this digest.
+        limit: maximum number of bytes to send.
     """
 
     def __init__(
@@ -482,12 +493,11 @@ class ContentReader:
         self.known = known
         self.left = limit
         self.sent: set[str] = set()
-        self.buffer: memoryview | None = (
-            None  # shared by all pieces, because allocating memory for a piece takes longer than reading the piece
-        )
+        # All pieces share this buffer, because allocating memory for a piece takes longer than reading the piece.
+        self.buffer: memoryview | None = None
 
     def read(self, path: bytes, info: os.stat_result) -> tuple[list[Any], os.stat_result, bool]:
-        """Return the pieces of a file, the file's status after reading, and True if the file did not change meanwhile.
+        """Return the pieces of a file, the status after reading, and True if the file did not change meanwhile.
 
         Raises:
             FileNotFoundError: if the file is gone, or its name now leads to something else.
@@ -510,7 +520,10 @@ class ContentReader:
             os.close(fd)
 
     def piece(self, fd: int, offset: int, size: int) -> tuple[int, int, str] | None:
-        """Read one piece, and send new content to the host. Return offset, length and digest; None without data."""
+        """Read one piece, and send it if the host does not have it. Return offset, length and digest.
+
+        Return None if the file has no data there any more.
+        """
         if self.buffer is None:
             self.buffer = memoryview(bytearray(CHUNK_SIZE))
         got = 0
@@ -525,7 +538,7 @@ class ContentReader:
         digest = self.sha256(data).hexdigest()
         if digest not in self.sent and not self.known(digest) and self.send:
             if len(data) > self.left:
-                raise CheckpointFullError("Left out, as the checkpoint is full")
+                raise CheckpointFullError("Left out, because the checkpoint is full")
             self.left -= len(data)
             self.send(data)
             self.sent.add(digest)
@@ -540,7 +553,7 @@ def same_content(before: os.stat_result, after: os.stat_result) -> bool:
 
 
 def open_same(path: bytes, info: os.stat_result) -> int:
-    """Open a file for reading. Raise FileNotFoundError if its name no longer leads to a regular file."""
+    """Open a file for reading. Raise FileNotFoundError if there is no regular file at this path any more."""
     fd = open_unnoticed(path, info)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -571,9 +584,9 @@ def open_unnoticed(path: bytes, info: os.stat_result) -> int:
 
 
 def parts(fd: int, info: os.stat_result) -> Iterator[tuple[int, int]]:
-    """Yield offset and length of each piece of a file's data. Pieces end at multiples of the chunk size.
+    """Yield offset and length of each piece of a file's data. Holes are left out.
 
-    So few pieces change when the file grows.
+    The data is cut at multiples of `CHUNK_SIZE`, so that few pieces change when the file grows.
     """
     end = info.st_size
     if info.st_blocks * 512 >= end:

@@ -2,10 +2,14 @@
 
 Process 1 of the container installs the filter before it begins to serve as executor, and tests the filter later.
 
-The filter always closes these addresses: the container's own network (the host at the gateway, and the neighbours,
-which are other sandboxes), the host at other bridges, metadata services of clouds, and name servers that know the names
-of neighbours. In the network `public`, the filter also closes the host's other addresses, and all addresses outside the
-internet. Routes would not suffice, because a socket that is bound to an interface bypasses them. The filter is in the
+The filter always closes these addresses:
+
+- the container's own network, with the host as its gateway, and the neighbours, which are other sandboxes;
+- the host's addresses on other bridges, and metadata services of clouds;
+- name servers that know the names of neighbours.
+
+In the network `public`, the filter also closes the host's other addresses, and all addresses outside the internet.
+Routes would not suffice, because a socket that is bound to an interface bypasses routes. The filter is in the
 container's network namespace. Process 1 sends the filter to the kernel as nftables messages, so that a program such as
 `nft` is not needed in the container.
 """
@@ -32,17 +36,19 @@ NOT_PUBLIC = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.0.0.0/24", "192.88.99.0/24",
     "192.168.0.0/16", "198.18.0.0/15", "2001::/32", "2001:db8::/32", "2002::/16",
 )  # fmt: skip
-"""Private, carrier and test addresses, and IPv6 transition addresses (Teredo, 6to4), which may lead to private ones."""
+"""Private, carrier and test addresses, and IPv6 transition addresses (Teredo, 6to4), which contain an IPv4 address.
+This IPv4 address may be private."""
 INTERNET_IPV6 = "2000::/3"
 """The only IPv6 addresses that `public` leaves open. All others are local, or embed an IPv4 address (mapped, NAT64)."""
 PRIVATE_PROBES = ("10.0.0.1", "100.64.0.1", "172.16.0.1", "192.168.0.1", "198.18.0.1",
          "fc00::1", "64:ff9b::a00:1", "2002:a00:1::1")  # fmt: skip
 NEIGHBOUR_DISCOVERY = (133, 135, 136, 143)
-"""Types of ICMPv6 messages with which the kernel finds routers and other machines. Programs in the container
-cannot send them."""
+"""Types of ICMPv6 messages with which the kernel finds routers and other machines. Programs in the container cannot
+send such messages."""
 DNS = 53
 MARK = 0x4C534E42
-"""Mark of questions from the sandbox's own name server, which the filter lets pass to the servers that it asks."""
+"""Mark on the questions of the sandbox's own name server. The filter lets questions with this mark pass to the servers
+that the name server asks."""
 TABLE, CHAIN = b"llm_sandbox\0", b"output\0"
 INET, NETLINK_NETFILTER, NFTABLES, BATCH_BEGIN, BATCH_END = 1, 12, 10, 16, 17
 NEW_TABLE, NEW_CHAIN, NEW_RULE = 0, 3, 6
@@ -68,8 +74,8 @@ in_force: dict[str, Any] = {}
 def close_network(order: dict[str, Any]) -> None:
     """Close the addresses that the module's docstring lists. The caller must be root and have CAP_NET_ADMIN.
 
-    If the kernel accepts no filter, the network stays open, and `reachable` shows this later. Outside of the network
-    `public`, name servers that the sandbox's own name server cannot replace stay open too.
+    If the kernel accepts no filter, the network stays open, and `reachable` shows this later. If the sandbox's own name
+    server cannot be set up, the engine's name server on loopback stays open, except in the network `public`.
 
     Args:
         order: a dictionary with five fields. `public` is True to leave only the internet open. `hosts` is a list of
@@ -109,9 +115,9 @@ def rules(
         nets: networks of the container, as ADDRESS/BITS.
         names: addresses of name servers that are closed.
         order: argument of `close_network`.
-        forwards: True if the engine's name server runs inside this namespace. Its questions are let through to all name
-            servers outside of `nets`, even to those of the host and of clouds.
-        refuse: expression that ends the rules for closed addresses: `reject` or `drop`.
+        forwards: True if the engine's name server runs inside this namespace. Its questions to all name servers outside
+            of `nets` are let through, even those to name servers of the host and of clouds.
+        refuse: last expression of the rules for closed addresses: `reject` or `drop`.
     """
     for server in name_server.asked():
         # The engine has already replaced the port of questions to its own server, which is on loopback.
@@ -138,9 +144,9 @@ def rules(
 
 
 def knows_neighbours(server: str, nets: Iterable[str]) -> bool:
-    """Return True if the name server `server` may know the names of neighbours, because the engine runs the server.
+    """Return True if the engine runs this name server, because the server then may know the names of neighbours.
 
-    Servers of the engine are on loopback or in `nets`, the container's own networks.
+    Name servers of the engine are on loopback or in `nets`, the container's own networks.
     """
     return server.startswith("127.") or any(holds(net, server) for net in nets)
 
@@ -212,7 +218,7 @@ def holds(net: str, address: str) -> bool:
 
 
 def attribute(kind: int, content: bytes) -> bytes:
-    """Return one netlink attribute, padded to 4 bytes."""
+    """Return one netlink attribute, padded to a multiple of 4 bytes."""
     return struct.pack("=HH", len(content) + 4, kind) + content + bytes(-len(content) % 4)
 
 
@@ -237,7 +243,7 @@ def verdict(code: int) -> bytes:
 
 
 def compare(value: bytes, how: int = EQUAL) -> bytes:
-    """Return an expression that compares `value` with the register, which the expression before must have loaded.
+    """Return an expression that compares `value` with the register, into which the previous expression has loaded data.
 
     If the result is not `how` (`EQUAL` or `DIFFERENT`), the rule does not match.
     """
@@ -308,9 +314,9 @@ def install(all_rules: Iterable[list[bytes]]) -> None:
 
 
 def message(kind: int, sequence: int, content: bytes, subsystem: int = 0) -> bytes:
-    """Return a netlink message. The kernel confirms each message, except those that begin and end a batch.
+    """Return a netlink message. The kernel confirms each message, except those that begin or end a batch.
 
-    The messages that begin and end a batch have a `subsystem`.
+    `subsystem` is set only for the messages that begin or end a batch.
     """
     flags = 0x1 if subsystem else 0x1 | 0x4 | 0x400 | 0x800
     head = struct.pack("=IHHII", 20 + len(content), kind, flags, sequence, 0)
@@ -321,9 +327,9 @@ def message(kind: int, sequence: int, content: bytes, subsystem: int = 0) -> byt
 
 
 def reachable() -> dict[str, bool]:
-    """Send packets to destinations that should be closed. Return True for each destination that is open.
+    """Send packets to destinations that should be closed. Return a dictionary: by name, True if one is open.
 
-    The keys of the result are the names of the destinations. The result is empty if there is no network.
+    The result is empty if there is no network.
     """
     hosts = list(gateways())
     if not hosts:

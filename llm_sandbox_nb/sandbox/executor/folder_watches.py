@@ -1,10 +1,10 @@
 """Folder watches, with which the kernel (inotify) reports paths that may have changed since a walk over all files.
 
-A checkpoint needs all changes, and inotify misses some. So `FolderWatches.changed` returns paths only if no change can
-be missing. Otherwise it raises `WalkNeeded`, and the snapshotter walks over all files:
+A checkpoint needs all changes, but inotify does not report all. The table says how such changes are found. "Walk" means
+that `FolderWatches.changed` raises `WalkNeeded`, and the snapshotter walks over all files:
 
 =========================================  ==========================================================================
-missed by inotify                          answer
+not reported by inotify                    answer
 =========================================  ==========================================================================
 more events than the kernel queues         walk
 a folder that was made, renamed, removed   walk: a new folder has no watch at first, and through a hard link in such a
@@ -17,17 +17,17 @@ a write through a mapping, or by `aio`     the kernel reports when the file is c
                                            and a notice
 a new name in the executor's folder for    a new entry there: walk; a folder there: always walk
 large outputs, which no walk lists
-the first change in a folder of the image  such folders have no watch: their ctimes are checked each time, and after a
+the first change in a folder of the image  such folders have no watch, so their ctimes are checked each time; after a
                                            change: walk
 other mounts than before                   walk
-a filesystem that a server provides        no watches: always walk
+a filesystem that a server changes (NFS)   no watches: always walk
 =========================================  ==========================================================================
 
-While a program runs, it can still hide a change on purpose. It may write with `aio`, and keep the descriptor inside a
-socket or in the descriptor table of one thread, where /proc does not show the descriptor. It may hide its memory map,
-and write through a mapping again and again. In the isolation `process`, it may write through a hard link outside of the
-folder. Checkpoints then have the earlier content of the file until the next walk, or until the program ends. But no
-such change survives a restore, because a restore walks over all files before and after.
+A running program can still hide a change on purpose. It may write with `aio`, and keep the descriptor where /proc does
+not show it: inside a socket, or in the descriptor table of one thread. It may hide its memory map, and write through a
+mapping again and again. In the isolation `process`, it may write through a hard link outside of the sandbox's folder.
+Checkpoints then have the earlier content of the file until the next walk, or until the program ends. But no such change
+survives a restore, because the restore comes between two walks over all files.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from .entries import Memory
 
 MIN_WATCHED_ENTRIES = 2_000
-"""Minimum number of known files and folders in a sandbox. With fewer, no folders are watched, because a walk over them
+"""Minimum number of known files and folders. If a sandbox has fewer, no folders are watched, because a walk over so few
 takes less than 10 ms."""
 MAX_WATCHED_FOLDERS = 32_768
 """Maximum number of watched folders of one sandbox. A watch takes about 1 kB of the kernel's memory."""
 WATCHES_SHARE = 8  # one sandbox may take an eighth of the user's watches
-SPARE_INSTANCES = 32  # inotify descriptors left to other programs of this user, whose default limit is 128
+SPARE_INSTANCES = 32  # inotify descriptors that stay free for other programs; a user may have 128 by default
 MIN_KERNEL = (5, 10)  # the oldest tested kernel; emulations of Linux report older versions
 REPORTING_FILESYSTEMS = frozenset(b"btrfs ext2 ext3 ext4 f2fs overlay tmpfs xfs".split())
 READ_BYTES = 256 * 1024
@@ -101,10 +101,10 @@ class FolderWatches:
         self.room = min(MAX_WATCHED_FOLDERS, max_watches() // WATCHES_SHARE)
         self.why_walk = ""
         self.unlisted = b""
-        """A watched folder that the walk does not list; empty if there is none.
+        """A watched folder that the walk does not list. It is empty if there is no such folder.
 
-        If a file is moved, linked or made in it, `changed` asks for a walk, because a known file may now have a name
-        there.
+        If a file is moved, linked or made in this folder, `changed` asks for a walk. The file may be another name of a
+        known file.
         """
         self.always: set[bytes] = set()
         """Paths that are examined each time, because inotify may not report their changes."""
@@ -150,8 +150,8 @@ class FolderWatches:
         """Return all paths that may have changed since the walk or the previous call.
 
         Args:
-            known: all entries at that time.
-            mapped: the present result of `mapped_files`.
+            known: all entries at the time of the walk or the previous call.
+            mapped: the files that `mapped_files` returns now.
 
         Raises:
             WalkNeeded: if other paths may have changed too.
@@ -199,7 +199,10 @@ def max_watches() -> int:
 
 
 def reports_changes(folders: Iterable[bytes], skipped: set[bytes]) -> bool:
-    """Return True if the kernel reports all changes below these folders, because only this kernel writes there."""
+    """Return True if the kernel reports all changes below these folders, because only this kernel can make changes.
+
+    `skipped` are paths of mounts that are left out.
+    """
     version = os.uname().release.split(".")
     if not all(part.isdigit() for part in version[:2]) or tuple(map(int, version[:2])) < MIN_KERNEL:
         return False
@@ -223,7 +226,7 @@ def running_processes() -> Iterable[str]:
 
 
 def mapped_files(known: Memory) -> tuple[set[bytes], bool]:
-    """Return the files that processes can change through a mapping. The times of a file may not show such a change.
+    """Return the files that processes can change through a mapping, perhaps without a change of the files' times.
 
     Args:
         known: all entries. A mapping for reading is examined only if its file is among them.
@@ -252,9 +255,9 @@ def mapped_files(known: Memory) -> tuple[set[bytes], bool]:
 
 
 def writable_again(pid: str, paths: set[bytes]) -> set[bytes]:
-    """Return the files among `paths` whose mappings the process can make writable, because it opened them for writing.
+    """Return the files among `paths` whose mappings are read-only, but can be made writable by the process.
 
-    Return all `paths` if this is unknown.
+    The process can do this if it had opened the file for writing. Return all `paths` if this is unknown.
     """
     text = read_proc("/proc/%s/smaps" % pid)
     if not text or len(text) >= MAX_PROC_BYTES:
@@ -270,7 +273,7 @@ def writable_again(pid: str, paths: set[bytes]) -> set[bytes]:
 
 
 def written_files(mapped: set[bytes]) -> set[bytes]:
-    """Return the files that a process has open for writing, and `mapped`.
+    """Return the files that any process of the sandbox has open for writing, and `mapped`.
 
     Raises:
         WalkNeeded: if the open files of a process cannot be listed, or a file whose name was deleted is open for

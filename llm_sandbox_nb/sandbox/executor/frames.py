@@ -1,6 +1,6 @@
-"""Frames: their format, and the pipe to the host. Also small functions for all modules.
+"""The format of frames, the pipe to the host, and small functions that all modules use.
 
-The format is a deliberate copy of `sandbox/protocol/frames.py`, which cannot be imported inside a sandbox.
+The format is repeated from `sandbox/protocol/frames.py`, because that module cannot be imported inside a sandbox.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ MAX_PAYLOAD = 64 * 1024
 REQUEST, DATA, END, STDOUT, STDERR, GAP, RESPONSE, CANCEL, HELLO, PING, PONG, ACK, BYE = range(1, 14)
 PIPE_READ = 256 * 1024
 F_SETPIPE_SZ = 1031
-PIPE_BYTES = 1024 * 1024  # the default maximum for ordinary users
-HOST_PIPE_BYTES = 256 * 1024  # four full frames; used if much content is sent
+PIPE_BYTES = 1024 * 1024  # the largest pipe that an ordinary user may have by default
+HOST_PIPE_BYTES = 256 * 1024  # for a pipe with much content to or from the host; about four full frames
 PAUSE_ABOVE_BYTES = 1024 * 1024  # if more bytes wait for the host, commands' output is not read
-RESUME_BELOW_BYTES = 256 * 1024
+RESUME_BELOW_BYTES = 256 * 1024  # if fewer bytes wait, commands' output is read again
 MAX_WRITTEN_PARTS = 64  # in one system call: the headers and payloads of 32 frames, together at most 2 MiB
 HANDED = 1000
-"""Descriptor of a Unix socket to the process that started the sandbox, if the isolation provides such a socket. The
-socket passes descriptors: the door's listener to the host, and packs of restores to the history child.
+"""Descriptor of a Unix socket to the process that started the sandbox, if the isolation provides such a socket.
+
+Descriptors are sent through this socket: the door's listening socket to the host, and a file with content for a restore
+(a pack) from the host to the history child.
 """
 ACK_EVERY_BYTES = 256 * 1024  # a quarter of the host's window, so that the host never has to wait for an ACK
 
@@ -121,12 +123,12 @@ class HostPipe(EventLoop):
         self.outgoing_size += HEADER.size + len(payload)
 
     def acknowledge(self, number: int, size: int) -> None:
-        """Count consumed bytes of a body. `flush` reports them to the host when they are `ACK_EVERY_BYTES` or more."""
+        """Count consumed bytes of a body. When the count reaches `ACK_EVERY_BYTES`, `flush` reports it to the host."""
         if size:
             self.acknowledged[number] = self.acknowledged.get(number, 0) + size
 
     def flush(self) -> None:
-        """Write as many bytes as the pipe accepts. While too many bytes wait, stop reading output of commands."""
+        """Write as many queued bytes as the pipe accepts. While too many bytes wait, stop reading commands' output."""
         for number in [number for number, size in self.acknowledged.items() if size >= ACK_EVERY_BYTES]:
             self.send(ACK, number, dump({"bytes": self.acknowledged.pop(number)}))
         self.write_outgoing()
@@ -157,7 +159,7 @@ class HostPipe(EventLoop):
                 return
 
     def read_frames(self) -> None:
-        """Handle frames from the host. An end of file means that the host cannot return."""
+        """Read and handle frames from the host. At the end of the pipe, end the executor: no host can return."""
         try:
             data = os.read(0, PIPE_READ)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Requests for checkpoints and restores, and the child that serves them. README.md describes the records."""
+"""Requests for checkpoints and restores, and the child process that serves them. README.md describes their records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .shell import Shell
 
 READY = b"ready"
-SHELL_POLL_SECONDS = 0.005  # between two checks whether the old shell has ended
+SHELL_POLL_SECONDS = 0.005  # between two checks if the old shell has ended
 KILLED_OUTCOME = {
     "error": {"kind": "internal", "message": "the process with the file history was killed; try again"}
 }
@@ -138,7 +138,7 @@ class HistoryRequest(Request):
         self.history.ask(self)
 
     def start(self) -> None:
-        """Begin to serve the request. No other request is being served."""
+        """Begin to serve the request. The service calls this when no other request is being served."""
         raise NotImplementedError
 
     def take_data(self, data: bytes) -> None:
@@ -154,7 +154,7 @@ class HistoryRequest(Request):
         self.files_done(dict(KILLED_OUTCOME))
 
     def acknowledge_body(self, size: int) -> None:
-        """Handle that `size` more bytes were written to the child."""
+        """Acknowledge bytes of the body after `size` more bytes were written to the child."""
 
     def finish(self, outcome: dict[str, Any]) -> None:
         """Send the response, and let the next request begin."""
@@ -231,7 +231,7 @@ class CheckpointRequest(HistoryRequest):
         self.finish(outcome)
 
     def cancel(self) -> None:
-        """Drop the result. The child still finishes, so that its memory stays valid."""
+        """Drop the result. The child still finishes the checkpoint, because killing the child would lose its memory."""
         if self in self.history.queue:
             self.abort()
         elif not self.silent:
@@ -260,7 +260,7 @@ class RestoreRequest(HistoryRequest):
         self.pass_on(bytes(5))
 
     def pass_on(self, data: bytes) -> None:
-        """Write a piece of the plan to the child. Before this request is served, keep the piece instead."""
+        """Write a piece of the body to the child. Until this request is served, keep the piece instead."""
         if not self.started:
             self.body.append(data)
             return
@@ -271,7 +271,7 @@ class RestoreRequest(HistoryRequest):
     def acknowledge_body(self, size: int) -> None:
         """Acknowledge the bytes of the body among the `size` bytes that were written to the child.
 
-        The child also gets a line before the body and a mark after the body, which the host has not sent.
+        The host has not sent all of these bytes: the executor adds a line before the body and a mark after the body.
         """
         head = min(size, self.head_left)
         self.head_left -= head
@@ -304,7 +304,7 @@ class RestoreRequest(HistoryRequest):
         self.state += data
 
     def child_died(self) -> None:
-        """Handle the end of the child, which is an error only if the files are not in place yet."""
+        """Handle the end of the child. If the files are in place already, the restore has not failed."""
         if self.files is None:
             super().child_died()
         elif "error" in self.files:
@@ -313,7 +313,8 @@ class RestoreRequest(HistoryRequest):
     def abort(self) -> None:
         """End the request, and kill the child.
 
-        When the files are in place, a time-out ends only the restore of the shell, and a cancellation has no effect.
+        If the files are in place already, a time-out ends only the restore of the shell, and a cancellation has no
+        effect.
         """
         if self.files is None:
             super().abort()
@@ -329,7 +330,7 @@ class RestoreRequest(HistoryRequest):
             # If the child was killed before it removed the pack, the pack is still in the top folder.
             RestorePack(self.params["pack"], self.top_time).remove()
         if "error" in outcome and self.history.pid:
-            # Otherwise, the child would read the rest of the plan, which may still arrive, as its next request.
+            # The rest of the body may still arrive. A living child would read this rest as its next request.
             send_signal(self.history.pid, signal.SIGKILL)
         else:
             self.start_shell()
@@ -351,7 +352,7 @@ class RestoreRequest(HistoryRequest):
             self.shell_done("")
 
     def shell_done(self, why: str) -> None:
-        """Respond. `why` is the reason if the shell's state could not be restored, or empty."""
+        """Respond. `why` says why the shell's state could not be restored. It is empty after a success."""
         outcome = self.files or dict(KILLED_OUTCOME)
         if "error" not in outcome:
             self.history.shell_state.sent = (self.params["id"], self.state)

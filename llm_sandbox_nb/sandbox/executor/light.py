@@ -1,7 +1,7 @@
-"""Replacements for modules of the standard library whose import takes longer than all modules of the executor.
+"""Replacements for `json` and `namedtuple`, because importing them takes longer than importing the whole executor.
 
-The executor needs only the C part of the package `json`, but the package also imports `re` and `enum`. The C part is
-not a public interface, so the package is used if an interpreter lacks the expected functions.
+The executor needs only the part of `json` that is written in C, but the package also imports `re` and `enum`. The C
+part is not a public interface. So the package is used if an interpreter lacks the expected functions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _Decoding:
-    """The settings of `json.loads`, which the C part reads."""
+    """The settings with which `json.loads` calls the C part."""
 
     strict = True
     object_hook = None
@@ -54,7 +54,8 @@ def parse_json(data: str | bytes | bytearray) -> Any:
     text = text.strip(" \t\n\r")
     try:
         value, end = _scan(text, 0)
-    except (StopIteration, SystemError):  # SystemError: the C part finds no json.decoder for its own error
+    # The C part raises SystemError if it cannot find the module json.decoder, which has its usual exception.
+    except (StopIteration, SystemError):
         raise ValueError("not JSON") from None
     if end != len(text):
         raise ValueError("more than one JSON value")

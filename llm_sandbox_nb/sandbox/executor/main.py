@@ -1,4 +1,7 @@
-"""The executor, which serves the requests of its owner, watches the owner's lease, and collects ended children."""
+"""The executor, which serves the requests of its owner: the host that holds the other end of the pipe.
+
+The executor ends if the owner is silent for longer than the lease. It also collects child processes that have ended.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +55,8 @@ if TYPE_CHECKING:
     from .door import DoorListener
     from .history import HistoryService
 
-IO_URING_SETUP = 425  # a system call
-KEYCTL = {"x86_64": 250, "aarch64": 219}
+IO_URING_SETUP = 425  # number of a system call
+KEYCTL = {"x86_64": 250, "aarch64": 219}  # number of a system call, by architecture
 GET_KEYRING_ID, SESSION_KEYRING = 0, -3
 AF_VSOCK, SOCK_STREAM = 40, 1
 CALL_REFUSALS = (errno.EPERM, errno.ENOSYS, errno.EACCES)
@@ -61,7 +64,7 @@ REMOVE_SCRIPT = 'rm -rf -- "$1" 2>/dev/null || { chmod -R u+rwx -- "$1"; rm -rf 
 
 
 class Executor(HostPipe):
-    """Server for one host. The server ends when the host leaves, or is silent for longer than the lease."""
+    """Server for one host. The server ends when the host leaves, or is silent for longer than `lease` seconds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +85,7 @@ class Executor(HostPipe):
         self.set_up_process()
         self.shell = Shell(self)
         self.watcher = ChangeWatcher(self)
-        if "executor.name_server" in sys.modules:  # true after `close_network`
+        if "executor.name_server" in sys.modules:  # `close_network` has imported the module before
             from .name_server import NameServer
 
             NameServer(self)
@@ -123,7 +126,7 @@ class Executor(HostPipe):
             request.cancel()
 
     def begin(self, number: int, payload: bytes) -> None:
-        """Start a request, or respond with the error in its arguments."""
+        """Start a request, or respond with an error if its arguments are invalid."""
         try:
             params = parse_json(payload)
             problem = problem_of(params)
@@ -184,7 +187,7 @@ class Executor(HostPipe):
         return self.door
 
     def welcome(self, hello: dict[str, Any]) -> None:
-        """Serve a new owner. Cancel the old owner's requests, make the directories in `hello`, and send facts back."""
+        """Serve a new owner: cancel the old owner's requests, make the directories in `hello`, and answer the HELLO."""
         if self.owned:
             self.drop_old_owner()
         self.lease = float(hello.get("lease", self.lease))
@@ -219,7 +222,10 @@ class Executor(HostPipe):
             self.watcher.start()
 
     def drop_old_owner(self) -> None:
-        """Cancel the old owner's requests, and drop unsent output. Zeros complete a frame that was sent in part."""
+        """Cancel the old owner's requests, and drop unsent output.
+
+        Zeros follow a frame that was sent only in part. They fill up the frame, so that the new owner finds the next.
+        """
         requests, self.requests = list(self.requests.values()), {}
         for request in requests:
             request.silent = True
@@ -247,14 +253,14 @@ class Executor(HostPipe):
     # ------------------------------------------------------------------------------------------------ files
 
     def when_files_ready(self, action: Callable[[], None]) -> None:
-        """Call `action`, which may change files, as soon as there is no reason to wait."""
+        """Call `action`, which may change files, as soon as `holds` has no reason to wait."""
         if self.holds:
             self.waiting.append(action)
         else:
             action()
 
     def hold_files(self, reason: str) -> None:
-        """Make commands and file operations wait until `release_files` has removed `reason` and all other reasons."""
+        """Add a reason to `holds`. Commands and file operations wait until `release_files` has removed all reasons."""
         self.holds.add(reason)
 
     def release_files(self, reason: str) -> None:
@@ -270,7 +276,7 @@ class Executor(HostPipe):
     # -------------------------------------------------------------------------------------------- processes
 
     def helper_pids(self) -> set[int]:
-        """Return the pids of the children that no command of the shell has started."""
+        """Return the pids of all children that the executor has forked itself, except the shell."""
         return self.helpers | self.services | self.keepers
 
     def stop_everything(self, spare: Collection[object]) -> bool:
@@ -321,19 +327,19 @@ class Executor(HostPipe):
                 self.leave()
             delay = min(self.run_timers(), until_lease)
             self.flush()
-            self.wait(delay + 0.0005)  # a little longer, so that the timer is surely due afterwards
+            self.wait(delay + 0.0005)  # half a millisecond longer, so that the timer is surely due afterwards
             self.flush()
 
 
 def open_calls() -> dict[str, bool]:
-    """Return True for each system call that can be used, and False for each that is refused, by name.
+    """Try the system calls that the filter should refuse. Return a dictionary: by name, True if the call can be used.
 
-    The system-call filter should refuse them all. The calls are tried, because an installed filter cannot be read.
+    Trying is necessary, because a process cannot read the filter that is installed for it.
     """
     made: int = ctypes.CDLL(None).socket(AF_VSOCK, SOCK_STREAM | os.O_CLOEXEC, 0)
     if made >= 0:
         os.close(made)
-    return {  # these arguments have no effect
+    return {  # with these arguments, the calls change nothing
         "io_uring": answers_call(IO_URING_SETUP, 0, None),
         "kernel keys": answers_call(KEYCTL.get(os.uname().machine, -1), GET_KEYRING_ID, SESSION_KEYRING, 0),
         "vsock": made >= 0,
@@ -341,7 +347,7 @@ def open_calls() -> dict[str, bool]:
 
 
 def answers_call(number: int, *arguments: int | None) -> bool:
-    """Return True if a system call reaches the kernel's own code, which then rejects the arguments."""
+    """Return True if no filter refuses a system call. The kernel then rejects the call's arguments."""
     libc = ctypes.CDLL(None, use_errno=True)
     if number < 0 or libc.syscall(number, *arguments) != -1:
         return number >= 0

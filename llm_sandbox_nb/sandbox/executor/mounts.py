@@ -1,4 +1,4 @@
-"""Mounts to which commands can write, and the detection of files that are as in the image."""
+"""Mounts to which commands can write, and ways to detect that a file is still as in the image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
         path: bytes
         base: int
-        """Way to detect files that are as in the image: `FOLDER_BASE`, `FILE_BASE`, or 0 if there is no way."""
+        """Way to detect files that are still as in the image: `FOLDER_BASE`, `FILE_BASE`, or 0 if there is no way."""
 else:
     Mount = named_tuple("Mount", "path base")
 
@@ -27,9 +27,10 @@ PSEUDO_FILESYSTEMS = frozenset(
     b"autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl hugetlbfs mqueue"
     b" nsfs proc pstore rpc_pipefs securityfs selinuxfs sysfs tracefs".split()
 )
-CLOCK_MARGIN_NS = 20_000_000  # maximum delay of the files' clock behind `time.time_ns`
+CLOCK_MARGIN_NS = 20_000_000  # the clock of ctimes may be so much behind `time.time_ns`
 PREPARATION_NS = 3_000_000_000  # time for an engine to prepare its folders in a new sandbox
-FOLDER_BASE, FILE_BASE = 1, 2  # for an overlay, and for a single file that the engine made before the start
+FOLDER_BASE, FILE_BASE = 1, 2
+"""Values of `Mount.base`: for an overlay, and for a single file that the engine has made before the start."""
 AT_FDCWD, AT_SYMLINK_NOFOLLOW, STATX_BTIME = -100, 0x100, 0x800
 OVERLAY_PARAMETERS = "/sys/module/overlay/parameters/"
 
@@ -37,8 +38,8 @@ OVERLAY_PARAMETERS = "/sys/module/overlay/parameters/"
 class Epoch:
     """Start time of the sandbox on the clock of ctimes. Changes with a later ctime were made in the sandbox.
 
-    Commands cannot set a ctime. If the machine's clock is set back, the start time moves back too. So a scan may
-    examine too many entries, but never too few.
+    The ctime of a file is the time of its last change, which commands cannot set. If the machine's clock is set back,
+    the start time moves back too. So a scan may examine too many entries, but never too few.
     """
 
     def __init__(self) -> None:
@@ -52,18 +53,19 @@ class Epoch:
         return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def check_clock(self) -> None:
-        """Check if the clock was set back, and remember by how much."""
+        """Check if the machine's clock was set back, and add the difference to `back`."""
         offset = self.clock_offset()
         if offset < self.offset - CLOCK_MARGIN_NS // 4:
             self.back += self.offset - offset
             self.offset = offset
 
     def since(self, mount: Mount) -> tuple[int, int]:
-        """Return two minimum ctimes: of folders that must be scanned, and of files that may differ from the image.
+        """Return the minimum ctime of folders that must be scanned, and that of files that may differ from the image.
 
-        The engine makes some folders after the creation of the sandbox, but before the executor starts. A later change
-        in such a folder does not change the ctime of the folders above. So the minimum for folders is the time when the
-        sandbox was created.
+        Both are in nanoseconds. 0 means that all must be examined. The minimum of files is the start of the executor.
+        The minimum of folders is earlier: the creation of the sandbox. Between these two times, the engine makes some
+        folders. When a command changes something in such a folder later, the ctimes of the folders above stay as they
+        are.
         """
         start = self.start - self.back
         if mount.base == FILE_BASE:
@@ -77,7 +79,7 @@ class Epoch:
 def birth_time(path: bytes) -> int:
     """Return the creation time of a path in nanoseconds, or 0 if the time is unknown.
 
-    The upper folder of an overlay is created with the sandbox, before the entries that the engine prepares there.
+    The top folder of an overlay has the creation time of the sandbox.
     """
     buffer = ctypes.create_string_buffer(256)
     try:
@@ -126,10 +128,10 @@ def mount_number(fd: int) -> bytes:
 
 
 def keeps_ctimes(kind: bytes, options: bytes) -> bool:
-    """Return True if each folder of a filesystem keeps the ctime of the image as long as nothing below it was written.
+    """Return True if each folder of a filesystem keeps the ctime of the image until something below it is written.
 
     Only overlays do this. The result is False for an overlay that can rename folders of the image, or copy metadata
-    without content, because old files could then be in new places.
+    without content. Such an overlay can show files with old ctimes in new places.
     """
     if kind != b"overlay":
         return False
@@ -151,7 +153,7 @@ def overlay_option(given: dict[bytes, bytes], name: bytes) -> bytes:
 
 
 def writable_mounts() -> tuple[list[Mount], set[bytes]]:
-    """Return the mounts to scan, and the paths of all mounts."""
+    """Return the writable mounts, which a scan examines, and the paths of all mounts."""
     found: list[Mount] = []
     table = mount_table()
     for path, kind, above, writable in table:
@@ -175,10 +177,10 @@ def engine_folders() -> tuple[list[bytes], set[bytes]]:
 
 
 def mount_table() -> list[tuple[bytes, bytes, bytes, bool]]:
-    """Return path, kind of filesystem, options of the filesystem, and a bool of each mount.
+    """Return four values of each mount: path, kind of filesystem, options of the filesystem, and a bool.
 
-    The bool is True if the mount is writable and no other mount hides it. It takes milliseconds to read the numbers of
-    all mounts. So the table is cached until the kernel's text changes.
+    The bool is True if the mount is writable and no other mount hides it. To find hidden mounts takes milliseconds. So
+    the table is kept until the text of /proc/self/mountinfo changes.
     """
     with open("/proc/self/mountinfo", "rb") as file:
         text = file.read()
@@ -189,11 +191,11 @@ def mount_table() -> list[tuple[bytes, bytes, bytes, bool]]:
 
 
 LAST_TABLE: dict[bytes, list[tuple[bytes, bytes, bytes, bool]]] = {}
-"""The latest result of `mount_table`, by the kernel's text."""
+"""The latest result of `mount_table`, by the text of /proc/self/mountinfo."""
 
 
 def mount_row(line: bytes) -> tuple[bytes, bytes, bytes, bool]:
-    """Parse a line of mountinfo; see `mount_table`."""
+    """Parse a line of /proc/self/mountinfo. `mount_table` describes the result."""
     words = line.split(b" ")
     number, path, options = words[0], unescape(words[4]), words[5]
     kind, _, above = words[words.index(b"-") + 1 :][:3]

@@ -1,9 +1,12 @@
 """A name server for the sandbox, in front of the engine's name server, which would resolve names of other sandboxes.
 
-Questions and answers are forwarded. Questions that cannot be parsed to the end, and reverse lookups of addresses that
-are not public, are refused. The engine's server can be reached only through sockets with the firewall's mark. Process 1
-makes these sockets before it drops the right to set the mark. In the network `public`, names without a dot, such as
-names of other sandboxes, are not forwarded, and an answer that has only closed addresses becomes "no such name".
+Most questions and answers are forwarded. A question is refused if it cannot be parsed to its end. A reverse lookup (the
+question for the name of an address) is refused if the address is not public. In the network `public`, a name without a
+dot, such as the name of another sandbox, is not forwarded. There, an answer that has only closed addresses becomes "no
+such name".
+
+The firewall lets packets pass to the engine's server only from sockets with the firewall's mark. Process 1 makes these
+sockets before it drops the right to set the mark.
 """
 
 from __future__ import annotations
@@ -45,14 +48,15 @@ listeners: list[socket.socket] = []
 upstream: list[socket.socket] = []
 """Sockets of this process to the servers that answer. Each socket is connected to one server."""
 closed: list[Callable[[str], bool]] = []
-"""List of a single function, which returns True for a numeric address that `public` closes. The names of these
-addresses are not looked up."""
+"""List of a single function, which returns True for a numeric address that the network `public` closes. Reverse lookups
+of such an address are refused."""
 hides: list[bool] = []
-"""`[True]` in the network `public`: names without a dot, and names of closed addresses, are not known. Else empty."""
+"""`[True]` in the network `public`, where this server hides names without a dot, and names that lead only to closed
+addresses. Otherwise empty."""
 
 
 def configured() -> list[str]:
-    """Return the addresses of the name servers in the settings, except this server."""
+    """Return the addresses of the name servers in `SETTINGS`, except this server."""
     try:
         with open(SETTINGS) as file:
             words = [line.split() for line in file]
@@ -63,7 +67,7 @@ def configured() -> list[str]:
 
 
 def external() -> list[str]:
-    """Return the servers behind the engine's name server if a comment in the settings lists them."""
+    """Return the servers that the engine's name server asks, if a comment of the engine in `SETTINGS` lists them."""
     try:
         with open(SETTINGS) as file:
             lines = [line.partition("ExtServers:")[2] for line in file if line.startswith("#")]
@@ -89,7 +93,7 @@ def asked() -> list[str]:
 
 
 def take_over(servers: list[str], mark: int, is_closed: Callable[[str], bool], public: bool) -> str | None:
-    """Open the sockets, and enter this server in the settings.
+    """Open the sockets, and make this server the only name server in `SETTINGS`.
 
     Args:
         servers: addresses of the servers that answer.
@@ -98,7 +102,7 @@ def take_over(servers: list[str], mark: int, is_closed: Callable[[str], bool], p
         public: True if the network is `public`.
 
     Returns:
-        The former settings, or None if the server could not be set up.
+        The former text of `SETTINGS`, or None if the server could not be set up.
     """
     try:
         with open(SETTINGS) as file:
@@ -122,7 +126,7 @@ def take_over(servers: list[str], mark: int, is_closed: Callable[[str], bool], p
 
 
 def give_back(original: str) -> None:
-    """Undo `take_over`."""
+    """Undo `take_over`. `original` is its result."""
     close()
     write_settings(original)
 
@@ -150,7 +154,7 @@ def write_settings(text: str) -> None:
 
 
 class NameServer:
-    """A name server in the executor's event loop, where no command can end the server."""
+    """A name server in the executor's event loop. A process of its own could be killed by commands."""
 
     def __init__(self, loop: EventLoop) -> None:
         self.pending: dict[int, tuple[bytes, bytes, tuple[str, int], float]] = {}
@@ -173,7 +177,7 @@ class NameServer:
                 self.pass_on(packet, question, sender)
 
     def pass_on(self, packet: bytes, question: bytes, sender: tuple[str, int]) -> None:
-        """Send a question, with a new number, to every server. The first good answer will be used."""
+        """Send a question, with a new number, to all servers. The first good answer will be used."""
         now = time.monotonic()
         for known, (*_, asked_at) in list(self.pending.items()):
             if now - asked_at < QUESTION_SECONDS and len(self.pending) < MAX_QUESTIONS:
@@ -226,9 +230,11 @@ def reply(listener: socket.socket, packet: bytes, sender: tuple[str, int]) -> No
 
 
 def examine(packet: bytes) -> tuple[bytes, bytes]:
-    """Return the question, if the query is to be forwarded, and the answer, if the query is refused.
+    """Decide if a packet from the sandbox is forwarded, refused or ignored.
 
-    The other value is empty. Both are empty if the packet is to be ignored.
+    Returns:
+        The question in a packet that is forwarded, and the answer to a packet that is refused. The other value is b"".
+        Both values are b"" if the packet is ignored.
     """
     if len(packet) < 12 or packet[2] & 0x80:
         return b"", b""
@@ -249,7 +255,10 @@ def refusal(packet: bytes, code: int, question: bytes = b"") -> bytes:
 
 
 def read_name(packet: bytes) -> tuple[list[bytes], int]:
-    """Return the labels of the queried name and the name's end. The end is 0 for an incomplete or abbreviated name."""
+    """Return the labels of the queried name, and the offset of its end.
+
+    The offset is 0 if the name is incomplete or compressed.
+    """
     labels: list[bytes] = []
     at = 12
     while at < min(len(packet), 12 + 255):
@@ -265,7 +274,7 @@ def read_name(packet: bytes) -> tuple[list[bytes], int]:
 
 
 def is_public(labels: list[bytes]) -> bool:
-    """Return True if a reverse name is valid and belongs to an internet address."""
+    """Return True if the labels of a reverse lookup (in-addr.arpa, ip6.arpa) are those of an internet address."""
     numbers = [label.decode("latin-1") for label in reversed(labels[:-2])]
     family, text = socket.AF_INET, ".".join(numbers)
     if labels[-2].lower() == b"ip6":

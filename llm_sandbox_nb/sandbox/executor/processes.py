@@ -16,21 +16,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-# The executor ignores these signals, because any command can send them. Commands get the default handlers back.
+# The executor ignores these signals, because any command can send them. Programs of commands do not ignore them.
 IGNORED_SIGNALS = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
     signal.SIGALRM,
 )  # fmt: skip
 CHILD_SIGNALS = (*IGNORED_SIGNALS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
-# Commands have a niceness of 5 more than the executor at its start. So the executor can end even hundreds of commands
-# that never sleep.
+# The niceness of commands is 5 above that of the executor at its start. So the executor still gets processor time to
+# end hundreds of commands that never sleep.
 COMMANDS_NICENESS = min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)
-MAX_PROC_BYTES = 4 * 1024 * 1024  # limit for one file of /proc; a memory map with 40,000 mappings has so many
-CROWD_ENTRIES = 200  # names in /proc, of which about 140 are processes
-CROWD_RUNNING = (
-    100  # processes of the machine that want to run; the executor gets about 1% of the time among them
-)
+MAX_PROC_BYTES = 4 * 1024 * 1024
+"""Maximum bytes that are read of a file of /proc. A list of 40,000 memory mappings is about so long."""
+CROWD_ENTRIES = 200
+"""Number of names in /proc that means a crowd. About 140 of them are processes."""
+CROWD_RUNNING = 100
+"""Number of runnable processes of the machine that means a crowd. Among them, the executor gets about 1% of the time of
+a processor."""
 
 
 def prctl(option: int, value: int) -> None:
@@ -39,7 +41,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def process_table() -> dict[int, tuple[int, int]]:
-    """Return parent pid, and start time in ticks, of each living process. The keys are pids. Leave out zombies."""
+    """Return the parent's pid and the start time (in clock ticks) of each living process, by pid. Leave out zombies."""
     table = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -50,7 +52,7 @@ def process_table() -> dict[int, tuple[int, int]]:
 
 
 def identity_of(pid: int) -> tuple[int, int] | None:
-    """Return the parent's pid and the start time in ticks of a process, or None if no thread of the process lives."""
+    """Return a process's parent pid and start time in clock ticks, or None if no thread of the process lives."""
     fields = read_proc("/proc/%d/stat" % pid).rpartition(b")")[2].split()
     if len(fields) > 19 and (fields[0] not in b"ZX" or int(fields[17]) > 1):
         return int(fields[1]), int(fields[19])
@@ -63,7 +65,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def read_proc(path: str) -> bytes:
-    """Return at most 4 MiB of a file of /proc. Empty if the file cannot be read."""
+    """Return at most `MAX_PROC_BYTES` of a file of /proc, or b"" if the file cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -83,9 +85,9 @@ def read_proc(path: str) -> bytes:
 def own_tree(me: int = 0) -> dict[int, tuple[int, int]]:
     """Return the living descendants of this process (or of `me`), in the form of `process_table`.
 
-    On a machine with many processes, this is much faster than `process_table`. But a process that ends meanwhile may
-    hide another process. So the result is good enough for a list of the processes that ran before a command, but not
-    for killing all processes.
+    On a machine with many processes, this is much faster than `process_table`. But if a process ends meanwhile, another
+    process may be missing in the result. So the result is good enough for a list of the processes that ran before a
+    command, but not for killing all processes.
     """
     me = me or os.getpid()
     if not os.path.exists("/proc/%d/task/%d/children" % (me, me)):
@@ -131,7 +133,7 @@ def descendants(table: dict[int, tuple[int, int]], root: int, skip: set[int]) ->
 
 def send_signal(pid: int, number: int) -> bool:
     """Signal a process. Return False if the process does not exist, or if the kernel forbids the signal."""
-    if pid <= 0:  # such numbers mean whole groups, even the executor's
+    if pid <= 0:  # such a number means a whole process group, even the executor's own
         return False
     try:
         os.kill(pid, number)
@@ -141,7 +143,7 @@ def send_signal(pid: int, number: int) -> bool:
 
 
 def kill_all(find: Callable[[], set[int]]) -> bool:
-    """Kill all processes that `find` returns, and their new children. Return False if a process survives."""
+    """Kill all processes whose pids `find` returns, and their new children. Return False if a process survives."""
     return bool(Crowd.call_stopped(lambda: kill_found(find)))
 
 
@@ -158,18 +160,18 @@ def kill_tree(root: int) -> None:
 
 
 class Crowd:
-    """A crowd: so many processes of commands that the executor hardly runs among them.
+    """A crowd: so many processes of commands that the executor gets hardly any processor time.
 
     If the executor is PID 1, it can stop all other processes with a single call until its work is done.
     """
 
     stopped = False
     load = -1
-    """Descriptor of the kernel's load figures, which is opened early because each system call is slow among a crowd."""
+    """Descriptor of /proc/loadavg. It is opened early, because each system call is slow in a crowd."""
 
     @classmethod
     def expect(cls) -> None:
-        """Open the file that `is_here` reads."""
+        """Open the file that `is_here` will read."""
         try:
             cls.load = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -180,15 +182,15 @@ class Crowd:
         """Return True if this process is PID 1 of a namespace with a crowd."""
         if os.getpid() != 1:
             return False
-        # Among a crowd that never sleeps, listing /proc would take seconds. So the number of runnable processes in
-        # /proc/loadavg is checked first.
+        # In a crowd that never sleeps, listing /proc would take seconds. So the number of runnable processes, which is
+        # in /proc/loadavg, is checked first.
         if cls.load >= 0 and int(os.pread(cls.load, 128, 0).split()[3].partition(b"/")[0]) >= CROWD_RUNNING:
             return True
         return len(os.listdir("/proc")) >= CROWD_ENTRIES
 
     @classmethod
     def call_stopped(cls, action: Callable[[], Any]) -> Any:
-        """Call `action`, and return its result. A crowd is stopped meanwhile."""
+        """Call `action`, and return its result. If there is a crowd, stop it meanwhile."""
         if cls.stopped or not cls.is_here():
             return action()
         cls.stopped = True
@@ -208,7 +210,7 @@ class Crowd:
 
 
 def kill_found(find: Callable[[], set[int]]) -> bool:
-    """Stop processes until `find` returns no new process, so that a fork bomb cannot escape. Then kill them.
+    """Stop processes until `find` returns no new one, so that no fork bomb escapes. Then kill the stopped processes.
 
     Return False if a process survives.
     """
@@ -260,7 +262,7 @@ def has_program(name: str) -> bool:
 
 
 def first_kilobytes(path: str) -> str | None:
-    """Return the first 3 KiB of a file, for example of /proc, as text. Return None if the file cannot be read."""
+    """Return the first 3 KiB of a file as text, or None if the file cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(3072).decode("ascii", "replace")
@@ -295,7 +297,8 @@ def exec_program(argv: list[bytes], env: Any, fds: dict[int, int], cwd: bytes | 
         except OSError:
             os.chdir("/")
     prctl(PR_SET_DUMPABLE, 1)
-    if os.getpriority(os.PRIO_PROCESS, 0) < COMMANDS_NICENESS:  # else a command has raised the niceness
+    # If a command has raised the executor's niceness even more, it stays, because only root can lower a niceness.
+    if os.getpriority(os.PRIO_PROCESS, 0) < COMMANDS_NICENESS:
         os.setpriority(os.PRIO_PROCESS, 0, COMMANDS_NICENESS)
     try:
         with open("/proc/self/oom_score_adj", "w") as file:

@@ -28,14 +28,17 @@ CHUNK_SIZE = 1024 * 1024
 MAX_RECORD_BYTES = 2 * CHUNK_SIZE
 BATCH_BYTES = 64 * 1024
 MAX_EXAMPLES = 4  # paths in a sentence about files that were left out
-THE_END = 0  # ends a restore plan for the child; between host and executor, an END frame does this
+THE_END = 0  # kind of the record after the last step of a restore; the host sends an END frame instead
 TOP = b"/"
 OPEN_PACK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-ARRIVAL_SECONDS = 0.005  # between two attempts to read a pack that is still being written
+ARRIVAL_SECONDS = 0.005  # between two attempts to read a part of a pack that has not arrived yet
 
 
 class RecordWriter:
-    """A writer of records to a descriptor, in the order of the calls. Entries and deleted paths are sent in batches."""
+    """A writer of records to a descriptor. The records are in the order of the calls.
+
+    Many entries, or many deleted paths, are joined to a single record (a batch).
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -48,7 +51,7 @@ class RecordWriter:
         """Bytes of all entries and deleted paths so far."""
 
     def record(self, kind: int, payload: bytes | memoryview) -> None:
-        """Write one record. Small records are sent together, large records without a copy."""
+        """Write one record. Small records are held back and sent together. Large records are sent at once."""
         self.buffer.append(RECORD.pack(kind, len(payload)))
         if len(payload) > BATCH_BYTES:
             self.push()
@@ -137,7 +140,10 @@ class RecordReader:
         return kind, self.take(size)
 
     def has_arrived(self, kind: int) -> bool:
-        """Read records ahead for `ARRIVAL_SECONDS`. Return True as soon as a record of this kind is read."""
+        """Read records ahead until a record of this kind has come. Then return True.
+
+        Return False if no such record comes within about `ARRIVAL_SECONDS`.
+        """
         end = time.monotonic() + ARRIVAL_SECONDS
         while not self.ahead or self.ahead[-1][0] != kind:
             left = max(0.0, end - time.monotonic())
@@ -161,7 +167,7 @@ class Shortfall:
             named.append(path[:256])
 
     def text(self) -> str:
-        """Return a text with one sentence for each reason."""
+        """Return a text with one sentence for each reason. The sentence names at most `MAX_EXAMPLES` paths."""
         sentences = []
         for reason, paths in self.reasons.items():
             names = ", ".join(bytes_to_text(path) for path in paths)
@@ -171,13 +177,13 @@ class Shortfall:
 
 
 class RestorePack:
-    """A file with content that the host puts into the sandbox from outside while the restore runs.
+    """The pack: a file with content that the host puts into the sandbox from outside while the restore runs.
 
     Args:
-        name: name of the file in the top folder; None if there is no pack.
+        name: name of the pack in the top folder. None if there is no pack.
         top_time: mtime of the top folder in nanoseconds, before the pack and the engine's helper files were put there.
-            None if the mtime is not to be restored.
-        handed: True if the file has no path in the sandbox, and the host sends its descriptor through `HANDED`.
+            None if the mtime need not be restored.
+        handed: True if the pack is not in the top folder, and the host sends its descriptor through `HANDED`.
     """
 
     def __init__(self, name: str | None, top_time: int | None, handed: bool = False) -> None:
@@ -189,7 +195,7 @@ class RestorePack:
         self.buffer = memoryview(bytearray(CHUNK_SIZE if name else 0))
 
     def read(self, size: int, place: int) -> memoryview:
-        """Read `size` bytes (at most `CHUNK_SIZE`) at offset `place`, or fewer bytes if no more have arrived.
+        """Read `size` bytes (at most `CHUNK_SIZE`) at offset `place`, or fewer bytes if the others have not arrived.
 
         The result is valid until the next call.
         """
@@ -201,7 +207,7 @@ class RestorePack:
         return self.buffer[: os.preadv(self.fd, [self.buffer[:size]], place)]
 
     def receive(self) -> int:
-        """Receive the descriptor of this pack. Close descriptors of earlier, failed restores. Raises OSError."""
+        """Receive the descriptor of this pack. Close descriptors of packs of failed restores. Raises OSError."""
         with_host = socket.socket(fileno=HANDED)
         try:
             while True:
@@ -220,7 +226,7 @@ class RestorePack:
 
         Args:
             part: offset in the file, offset in the pack, and length, as in a record `PACKED`.
-            is_whole: function that waits for a moment, and returns True if no further bytes of the pack will arrive.
+            is_whole: function that waits a moment for bytes of the pack, and returns True if no more will arrive.
 
         Raises:
             OSError: if the part is not in the pack, or cannot be written.

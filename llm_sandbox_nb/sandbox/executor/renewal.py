@@ -1,7 +1,7 @@
-"""Renewal of a used sandbox, which removes files outside of checkpoints and describes all state except files.
+"""Renewal of a used sandbox: remove files that checkpoints do not cover, and describe all state except files.
 
-A used sandbox is as good as new if its files are equal to the first checkpoint, and its description is equal to the
-description at the start.
+The host then compares the description with the one from the start of the sandbox. If both are equal, and a restore has
+brought back the files of the first checkpoint, the sandbox is as good as new.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NETWORK = (("dev", slice(1)), ("route", slice(3)), ("if_inet6", slice(1)))
 
 
 class RenewalRequest(ChildRequest):
-    """A request that removes files of large outputs, forgets output of background jobs, and describes the sandbox."""
+    """A request to remove files of large outputs, forget output of background jobs, and describe the sandbox."""
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ def describe(known: set[int], disk: tuple[int, int]) -> dict[str, str]:
 
 
 def hashed(text: bytes) -> str:
-    """Return the hash of a text, with a key that is different in each executor."""
+    """Return the hash of a text. The hash has a secret key, which is different in each executor."""
     return str(hash(text))
 
 
 def read(path: str) -> bytes:
-    """Return the content of a file below /proc. Empty if the file cannot be read."""
+    """Return the content of a file below /proc, or b"" if the file cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
         requests: dict[int, Any]
         """Requests that were not answered yet, by number."""
         children: dict[int, Callable[[int], None]]
-        """Functions by pid of a child. When the child ends, its function is called with the wait status."""
+        """Functions, by the pid of a child. When the child ends, its function is called with the wait status."""
         helpers: set[int]
         """Children that serve one request each."""
         keepers: set[int]
-        """Supervisors of programs that have ended, while descendants of the programs still run."""
+        """Supervisors (see `ExecRequest`) whose program has ended, but whose program's descendants still run."""
         services: set[int]
         """Children that serve requests for as long as the executor runs."""
         holds: set[str]
@@ -98,12 +98,12 @@ class Request:
             self.timer = self.executor.after(float(timeout), self.timed_out)
 
     def acknowledge(self, size: int) -> None:
-        """Count consumed bytes of the body."""
+        """Count `size` bytes of the body as consumed, so that the host may send more."""
         if not self.silent and not self.done:
             self.executor.acknowledge(self.number, size)
 
     def send(self, kind: int, data: bytes) -> None:
-        """Send output of this request in frames, unless the owner is gone."""
+        """Send output of this request in frames of this kind, unless the owner that made the request is gone."""
         if self.silent:
             return
         view = memoryview(bytes(data))
@@ -130,11 +130,11 @@ class Request:
 
 
 KILLED = "killed"
-"""Reason for the end of a command after a limit was exceeded."""
+"""Reason in `ended_by`: the executor has ended the command because a limit was exceeded."""
 
 
 def ended_by(reason: str, code: int | None) -> dict[str, Any]:
-    """Return the fields of an outcome about the end of a command.
+    """Return the fields of an outcome that say how a command has ended.
 
     `reason` is empty if the executor did not end the command. `code` is the exit code, or None if it is unknown.
     """
@@ -146,7 +146,7 @@ def ended_by(reason: str, code: int | None) -> dict[str, Any]:
 
 
 def describe_error(error: Exception) -> dict[str, Any]:
-    """Convert an exception to data. The host makes the same exception from the data."""
+    """Convert an exception to a dictionary, from which the host makes the same exception."""
     if isinstance(error, OSError):
         path = error.filename
         path = bytes_to_text(path) if isinstance(path, bytes) else str(path or "")
@@ -179,7 +179,7 @@ def is_flag(value: object) -> bool:
 
 
 def is_present(value: object) -> bool:
-    """Return True if a body follows. Without a body, the operation would wait for ever."""
+    """Return True if the argument `body` announces a body. Without a body, the operation would wait for ever."""
     return value is True
 
 
@@ -190,7 +190,7 @@ def is_seconds(value: object) -> bool:
 
 
 def is_program(value: object) -> bool:
-    """Return True for a program and its arguments."""
+    """Return True for a list of a program and its arguments."""
     return bool(value) and are_texts(value)
 
 
@@ -203,12 +203,12 @@ def is_environment(value: object) -> bool:
 
 
 def is_window(value: object) -> bool:
-    """Return True for a number of rows or columns of a terminal."""
+    """Return True for a possible number of rows or columns of a terminal."""
     return isinstance(value, int) and 0 < value < 65536
 
 
 def are_limits(value: object) -> bool:
-    """Return True for limits of a scan."""
+    """Return True for a dictionary of limits of a scan."""
     return isinstance(value, dict) and all(
         limit is None or is_count(limit) or (name == "seconds" and is_seconds(limit))
         for name, limit in value.items()
@@ -251,7 +251,7 @@ OPERATIONS: dict[str, dict[str, Check]] = {
     },
 }  # fmt: skip
 HEAD_OPERATIONS = frozenset(["exec", "read", "write", "list", "pack", "unpack", "describe"])
-"""Operations whose arguments may be at the beginning of the body."""
+"""Operations whose arguments may be at the beginning of the body, because they may be too large for a frame."""
 
 
 def problem_of(params: object) -> str:

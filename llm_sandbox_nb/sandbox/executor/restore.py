@@ -1,6 +1,6 @@
-"""Execution of the host's restore plan, which brings files back to an earlier state without following links.
+"""Execution of a restore plan, which the host sends to bring files back to an earlier state.
 
-All commands were killed before, so that no process changes the files meanwhile.
+All commands were killed before, so that no process changes the files meanwhile. Links are never followed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ LOST: Record = ((0, 0, 0, 0, 0, UNKNOWN_CTIME, 0, 0), 0, None, None, None)
 
 
 class RestoredFolders:
-    """Opener of folders whose content will be changed. Afterwards, the folders' metadata is restored.
+    """Opener of folders in which a restore changes entries. `finish_folders` then restores the folders' metadata.
 
     `Restore` describes the arguments.
     """
@@ -80,7 +80,7 @@ class RestoredFolders:
         self.memory[text_to_bytes(name)] = LOST
 
     def enter(self, path: bytes) -> tuple[int, bytes]:
-        """Open the folder of a path that will be changed. Return the folder's descriptor, and the path's last name."""
+        """Open the folder of a path, and make it writable. Return the folder's descriptor, and the path's last name."""
         folder, _, name = path.rpartition(b"/")
         folder = folder or b"/"
         if not is_ordinary_path(path) or name in (b"", b".", b".."):
@@ -125,9 +125,9 @@ class RestoredFolders:
         self.folder, self.folder_path = -1, b""
 
     def finish_folders(self) -> None:
-        """Restore the metadata of the folders whose content was changed. Then set folders' metadata as in the plan.
+        """Restore the earlier metadata of changed folders, or set the metadata that the plan has for a folder.
 
-        Of the folders in the plan, the deepest comes first.
+        Of the folders in the plan, deeper folders come first, because the plan may make a folder above inaccessible.
         """
         for path in self.folders.keys() - self.rows.keys():
             self.try_finish(path, bytes_to_text(path), self.keep_metadata)
@@ -138,7 +138,7 @@ class RestoredFolders:
             self.remember_ctime(path)
 
     def try_finish(self, path: bytes, name: str, finish: Callable[[bytes], None]) -> None:
-        """Restore the metadata of one folder. Note a failure, which does not affect the folder's content."""
+        """Call `finish` for one folder. Note a failure, and let the other folders follow."""
         try:
             finish(path)
         except OSError as error:
@@ -172,8 +172,8 @@ class RestoredFolders:
             except PermissionError:
                 if info.st_ctime_ns >= self.start or os.geteuid() in (0, info.st_uid):
                     raise
-                # Commands in this sandbox cannot have changed this folder of another user. The folder differs only
-                # because the engine has prepared this sandbox at another time than the sandbox of the checkpoint.
+                # The folder belongs to another user, so commands in this sandbox cannot have changed it. It differs
+                # only because the engine has prepared the sandbox of the checkpoint at another time.
         finally:
             os.close(fd)
         self.remember(path, row)
@@ -181,9 +181,9 @@ class RestoredFolders:
     # --------------------------------------------------------------------------------------------- memory
 
     def remember_ctime(self, path: bytes) -> None:
-        """Remember the new ctime of a folder whose content was changed, or of a path that is otherwise unchanged.
+        """Remember the new status of a path after a change of its ctime, for example of a folder with new entries.
 
-        Forget a folder of the image instead, so that the next scan reports the folder and its content.
+        But forget a folder of the image, so that the next scan reports the folder and its content.
         """
         record = self.memory.get(path)
         if record and record is not LOST:
@@ -196,7 +196,7 @@ class RestoredFolders:
                 self.memory[path] = LOST
 
     def remember(self, path: bytes, row: list[Any]) -> None:
-        """Remember that an entry is as in the plan. Forget a folder of the image, because its content is unknown."""
+        """Remember that an entry is as in the plan. Forget a folder of the image, because its content is not known."""
         if row[1] == "d" and row[2]:
             self.forget_below(path)
             self.memory[path] = LOST
@@ -204,7 +204,7 @@ class RestoredFolders:
         self.memory[path] = (signature(os.lstat(path)), row[2], row[8], row[9], row[10])
 
     def remove(self, folder: int, path: bytes, there: os.stat_result | None) -> None:
-        """Delete a path from the disk and from memory. `there` is the path's status; None if it does not exist."""
+        """Delete a path from the disk and from `memory`. `there` is the path's status, or None if it does not exist."""
         if there is None:
             return
         remove(folder, os.path.basename(path))
@@ -229,8 +229,8 @@ class Restore(RestoredFolders):
 
     Args:
         memory: entries that the last scan has found. The restore updates them to the new state of the files.
-        top: folder that contains all files that may be changed.
-        start: start time of the sandbox in nanoseconds.
+        top: folder outside of which nothing may be changed.
+        start: start time of the sandbox in nanoseconds, on the clock of ctimes.
         pack: file with content that is not in the plan itself.
     """
 
@@ -239,9 +239,8 @@ class Restore(RestoredFolders):
         self.pack = pack
         if pack.top_time is not None:
             self.folders[TOP] = (pack.top_time, os.stat(TOP).st_mode)
-        with open(
-            "/proc/self/maps", "rb"
-        ) as file:  # lists files that this process has mapped, such as libraries
+        # This file lists the files that this process has mapped, such as libraries.
+        with open("/proc/self/maps", "rb") as file:
             self.in_use = {line.split(None, 5)[5].rstrip(b"\n") for line in file if b"/" in line}
         self.file = -1
         self.file_row: list[Any] = []
@@ -297,8 +296,7 @@ class Restore(RestoredFolders):
     def make(self, row: list[Any]) -> None:
         """Make an entry for which no content follows.
 
-        Such an entry is a folder, a link, a fifo, a device, another name of a file, or a file without pieces of
-        content.
+        Such an entry is a folder, a link, a fifo, a device, another name of a file, or a file without content.
         """
         path = text_to_bytes(row[0])
         if row[1] == "d" and path == self.top:
@@ -364,7 +362,7 @@ class Restore(RestoredFolders):
     # ---------------------------------------------------------------------------------------------- files
 
     def begin_file(self, row: list[Any]) -> None:
-        """Begin to write a file with new content. If possible, overwrite an existing file."""
+        """Open a file to write its whole content. If possible, overwrite an existing file."""
         path = text_to_bytes(row[0])
         folder, name = self.enter(path)
         there = status_of(folder, name)
@@ -392,7 +390,7 @@ class Restore(RestoredFolders):
         return there.st_ctime_ns >= self.start and path not in self.in_use
 
     def begin_patch(self, row: list[Any]) -> None:
-        """Begin to change parts of an existing file."""
+        """Open an existing file to change parts of its content."""
         folder, name = self.enter(text_to_bytes(row[0]))
         self.overwrite(folder, name, os.stat(name, dir_fd=folder, follow_symlinks=False), row)
 
@@ -401,8 +399,9 @@ class Restore(RestoredFolders):
         self.file_row = row
 
     def content(self, kind: int, payload: bytes, reader: RecordReader) -> None:
-        """Write a piece of the file's content. Ignore the piece if no file is open, because opening or writing the file
-        has failed.
+        """Write a piece of content into the open file.
+
+        Ignore the piece if no file is open, because then opening the file or writing an earlier piece has failed.
         """
         if self.file < 0:
             return
@@ -423,7 +422,7 @@ class Restore(RestoredFolders):
             self.drop_file()
 
     def end_file(self) -> None:
-        """Set the size and the metadata of the file after its content was written."""
+        """Set the size and the metadata of the open file, and close it."""
         if self.file < 0:
             return
         row, fd = self.file_row, self.file
@@ -443,5 +442,5 @@ class Restore(RestoredFolders):
 
 
 def covered(detail: list[list[Any]] | None) -> int:
-    """Return the number of bytes of a file that are not holes."""
+    """Return the number of bytes of a file that are not in holes. `detail` is a field of the file's entry."""
     return sum(part[1] for part in detail or ())

@@ -30,20 +30,23 @@ if TYPE_CHECKING:
 
     from .request import ExecutorContext
 
-MAX_BACKGROUND_BYTES = 64 * 1024  # of background jobs' output between two commands; must fit into one frame
-ABORT_TICK_SECONDS = 0.02
-MAX_ABORT_TICKS = 15  # after this, a shell that has not abandoned the command is killed
+MAX_BACKGROUND_BYTES = 64 * 1024
+"""Maximum bytes that are kept of background jobs' output between two commands. They must fit into one frame."""
+ABORT_TICK_SECONDS = 0.02  # between two attempts to kill the processes of a command
+MAX_ABORT_TICKS = 15  # after so many attempts, a shell that has not abandoned the command is killed
 RESTART_SECONDS = 1.0  # pause after a shell that could not even start
 GIVE_UP_SECONDS = 5.0  # after this, processes that cannot be killed are left running
 SCRIPT_SECONDS = 3.0
 """Seconds after which the processes that a script has started are killed. After three times as long, bash is killed."""
-START_SECONDS = 10.0  # added to the time-out of a command that waits for the shell; the host waits longer
+START_SECONDS = 10.0
+"""Seconds that are added to a command's time-out while the command waits for the shell. The host waits even longer."""
 # Private descriptors of the shell; commands never see them.
 FD_ERR, FD_OUT, FD_SOURCE, FD_STATUS = 194, 195, 197, 199
 ABORT_SIGNAL = signal.SIGRTMAX
-# The shell is interactive, because only an interactive bash can abandon a command and keep its state. The trap turns
-# `ABORT_SIGNAL` into an interrupt when the killed child is reaped, before the next command runs.
-# Commands are sourced and not evaluated, so that they run as in a script, without job numbers and the echo of `exit`.
+# The shell is interactive, because only an interactive bash can abandon a command and keep its own state. To abort a
+# command, the executor sends `ABORT_SIGNAL` and kills the command's processes. bash then runs the trap, which
+# interrupts bash itself, so that the rest of the command does not run.
+# bash sources a file with the command. `eval` would show job numbers and, for `exit`, the word `exit`.
 SHELL = [b"bash", b"--noprofile", b"--norc", b"--noediting", b"-i", b"-s"]
 SHELL_START = b"""set +m +H +o history
 unset MAILCHECK PROMPT_COMMAND; PS1= PS2=
@@ -53,7 +56,7 @@ trap 'builtin trap - INT; builtin kill -INT $$' RTMAX
 builtin printf '0 0 -\\n' >&199
 """
 NOT_STARTED = "The command was not started: the shell was busy, or no shell could be started."
-# Every command begins with this text, which closes the descriptor of the source, and restores the previous `$?`.
+# Every command begins with this text, which closes the descriptor of the sourced file, and restores the previous `$?`.
 SHELL_PREFIX = b"exec 196<&-;_LLM_SANDBOX&&:;"
 SHELL_RUN = b"""\
 . /dev/fd/196 0</dev/null 196<&197 194>&- 195>&- 197<&- 199>&-
@@ -61,12 +64,12 @@ SHELL_RUN = b"""\
 [[ /dev/fd/1 -ef /dev/fd/195 && /dev/fd/2 -ef /dev/fd/194 ]] || _LLM_FLAGS+=!; \
 builtin printf '%%s\\n' "%d $_LLM_STATUS $_LLM_FLAGS" >&199
 """
-SERIAL = b"SERIAL"  # placeholder for the number of a script
+SERIAL = b"SERIAL"  # placeholder for the number of the script in its line
 SHELL_RESTORE = b"exec 1>&195 2>&194\n"
 
 
 class Shell:
-    """The persistent bash, and two pipes for the output of bash and its jobs."""
+    """The persistent bash, and two pipes for the stdout and stderr of bash and its jobs."""
 
     def __init__(self, executor: ExecutorContext) -> None:
         self.executor = executor
@@ -142,7 +145,7 @@ class Shell:
         write_all(self.source, text)
 
     def write_line(self, line: bytes) -> None:
-        """Write a line, which must fit into the pipe, to bash. Ignore a dead shell, because `died` handles its end."""
+        """Write a line to bash. The line must fit into the pipe. Ignore a dead bash, because `died` handles its end."""
         try:
             os.write(self.command_w, line)
         except BrokenPipeError:
@@ -153,7 +156,7 @@ class Shell:
         self.next()
 
     def next(self) -> None:
-        """Start the next script or command if the shell is free. A command also waits while files are held."""
+        """Start the next script, or else the next command, if the shell is free. A command also waits for `holds`."""
         if not self.ready or self.current or self.script:
             return
         if self.scripts:
@@ -216,7 +219,7 @@ class Shell:
         self.finish_if_drained()
 
     def read_status(self) -> None:
-        """Read reports from the shell's status pipe: `<number of command or script> <exit code> <shell's flags>`."""
+        """Read reports from the status pipe. A line is `<number of command or script> <exit code> <shell's flags>`."""
         try:
             data = os.read(self.status_r, 4096)
         except BlockingIOError:
@@ -228,7 +231,10 @@ class Shell:
             self.executor.unwatch(self.status_r)
 
     def take_status(self, words: list[bytes]) -> None:
-        """Handle a report about the current command or script. Ignore other reports: any process can write here."""
+        """Handle a report about the current command or script.
+
+        Ignore all other reports, because any process of a command can write to the status pipe.
+        """
         if len(words) != 3 or not words[0].isdigit() or not words[1].isdigit():
             return
         if not self.ready:
@@ -248,7 +254,7 @@ class Shell:
             self.command_ended(int(words[1]) & 255)
 
     def command_ended(self, code: int) -> None:
-        """Read the rest of an ended command's output, which is exactly the bytes that are in the pipes now."""
+        """Note that the command has ended. The bytes that are in the pipes now are the rest of its output."""
         self.code = code
         self.left = {STDOUT: pipe_bytes(self.out[0]), STDERR: pipe_bytes(self.err[0])}
         self.finish_if_drained()
@@ -282,7 +288,7 @@ class Shell:
         self.executor.after(ABORT_TICK_SECONDS, lambda: self.abort_tick(command, tick + 1))
 
     def died(self, status: int) -> None:
-        """Handle the end of the shell. End the current command, and start a new shell."""
+        """Handle the end of the shell: end the current command, and start a new shell unless a restore will do so."""
         self.executor.unwatch(self.status_r)
         quietly_close(self.command_w, self.status_r, self.source)
         command = self.current
@@ -340,7 +346,7 @@ class ShellCommand(Request):
         self.shell.enqueue(self)
 
     def start(self) -> None:
-        """Remember all running processes, so that an abort kills only processes of this command."""
+        """Prepare to run the command. Remember all running processes, so that an abort spares them."""
         self.started = time.monotonic()
         limit = int(self.params["output_limit"])
         self.capture = Capture(self.send, limit, self.executor.spill_path(self.number))
@@ -357,7 +363,7 @@ class ShellCommand(Request):
         self.abort("interrupted")
 
     def abort(self, reason: str) -> None:
-        """Kill the processes of the command. The shell then reports the command's end, or is killed too."""
+        """End the command, or remove it from the queue. `reason` is as in `ended_by`."""
         if self.capture is None:
             if self in self.shell.queue:
                 self.shell.queue.remove(self)
@@ -378,7 +384,10 @@ class ShellCommand(Request):
         return True
 
     def take(self, stream: int, data: bytes) -> None:
-        """Handle output. During an abort, hold back the last byte of stderr, which may be a newline of bash."""
+        """Handle output of the command.
+
+        During an abort, hold back the last byte of stderr, because it may be a newline that bash itself writes.
+        """
         assert self.capture is not None
         if self.reason and stream == STDERR:
             data = self.held + data
@@ -387,7 +396,7 @@ class ShellCommand(Request):
             self.capture.feed(stream, data)
 
     def own_processes(self) -> set[int]:
-        """Return the living processes of this command, but not those of the shell, older jobs and other requests."""
+        """Return the pids of this command's living processes, without the shell, older jobs and other requests."""
         table = process_table()
         skip = {pid for pid, identity in self.before.items() if table.get(pid, (0, -1))[1] == identity[1]}
         skip.discard(self.shell.pid)
@@ -420,9 +429,9 @@ class ShellScript:
     """A script of the executor that the shell runs between two commands.
 
     Args:
-        line: line for the shell's stdin. Its last command must write a report to the status pipe.
-        script: text of the file that the line sources. If the text is empty, the line may write to the file.
-        done: function that is called with True after the shell has run the script, or with False if the shell ended.
+        line: line for the shell's stdin. The last command in the line must write a report to the status pipe.
+        script: text of the file that the line sources. If it is empty, the line may write to the file instead.
+        done: function that is called with True after the shell has run the line, or with False if the shell ended.
     """
 
     def __init__(self, shell: Shell, line: bytes, script: bytes, done: Callable[[bool], None]) -> None:

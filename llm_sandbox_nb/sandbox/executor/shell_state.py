@@ -1,9 +1,12 @@
 """The state of the shell, as a script that restores the directory, umask, options, variables and functions.
 
-Bash itself writes the script, in a subshell and with builtins only. Functions and aliases that have the names of
-builtins are not called instead: in POSIX mode, special builtins have priority over functions, so `unset` can remove a
-function `builtin`. POSIX mode leaves the option inherit_errexit on, so the script resets this option. Functions and
-aliases are last in the script, so that they cannot change the effect of the other lines.
+Bash itself writes the script, in a subshell and with builtins only. A command may have defined functions and aliases
+with the names of builtins, which must not be called instead. A backslash before a name prevents an alias. In POSIX
+mode, special builtins such as `unset` have priority over functions, so `unset` can remove a function `builtin`. After
+that, `builtin NAME` calls the real builtin.
+
+POSIX mode turns the option inherit_errexit on for good. So the script turns the option off again if it was off before.
+Functions and aliases are last in the script, so that they cannot change the effect of the other lines.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ class ShellState:
         return self.shell.pid, self.shell.commands
 
     def save(self, done: Callable[[bool], None]) -> None:
-        """Update `state`. Then call `done` with True, or with False after a failure."""
+        """Update `state`. Then call `done` with True, or with False if that failed."""
         shell = self.shell
         if shell.current:
             done(False)
@@ -95,12 +98,18 @@ class ShellState:
         done("")
 
     def report(self, id: str, since: str | None) -> tuple[str, bytes]:
-        """Return "new" and the state, or "same" if the host has this state already."""
+        """Return "new" and the state, or "same" and b"" if the host has this state already.
+
+        `id` is the checkpoint that is made, and `since` the earlier checkpoint that the host has, if any.
+        """
         same = since is not None and self.sent == (since, self.state)
         self.sent = (id, self.state)
         return ("same", b"") if same else ("new", self.state)
 
 
 def enter(folder: bytes) -> bytes:
-    """Return a line that enters a folder by its real name. A later line restores the variable PWD."""
+    """Return a line that enters a folder by its real path, or b"" without a folder.
+
+    A later line of the script enters the folder again by the path in PWD, which may contain links.
+    """
     return b"cd -- '" + folder.replace(b"'", b"'\\''") + b"'\n" if folder else b""

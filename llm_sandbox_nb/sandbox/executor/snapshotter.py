@@ -1,4 +1,4 @@
-"""The history child, which remembers the state of all files, reports differences, and restores files."""
+"""The history child: a process that remembers the state of all files, reports differences, and restores files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CLOCK_TICK_SECONDS = 0.012  # longest step of the clock of ctimes
 COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, the source of ctimes
 MAX_ENGINE_ENTRIES = 10_000
 """Maximum number of entries that are examined in the engine's folders."""
-# The rest of a frame is for the other fields of an outcome.
+# An outcome must fit into a frame of 64 KiB, so this leaves room for its other fields.
 MAX_FAILURES_BYTES = 48 * 1024
 NOT_KEPT = "Not kept, and removed by a restore"
 CHANGED = "only a new sandbox has the original"
@@ -47,7 +47,8 @@ CHANGED = "only a new sandbox has the original"
 class EngineFolders:
     """Folders that the engine fills, such as /dev and /sys/fs/cgroup. Checkpoints do not contain these folders.
 
-    If commands can write into them, a restore removes added entries, and reports changed entries.
+    Commands may write into these folders. A restore removes entries that commands have added, and reports entries that
+    commands have changed.
 
     Args:
         folders: function that returns the folders, and the paths of all mounts.
@@ -63,7 +64,10 @@ class EngineFolders:
         }
 
     def entries(self) -> Iterator[tuple[bytes, os.stat_result]]:
-        """Yield all entries below the folders. The caller may remove a folder before its content is read."""
+        """Yield path and status of each entry below the folders.
+
+        The caller may remove a yielded folder, whose content is then not yielded.
+        """
         folders, points = self.folders()
         todo, left = list(folders), MAX_ENGINE_ENTRIES
         while todo:
@@ -80,13 +84,16 @@ class EngineFolders:
                         todo.append(path)
 
     def report(self, shortfall: Shortfall) -> None:
-        """Report the entries that commands have made in these folders."""
+        """Add the entries that commands have made in these folders to `shortfall`."""
         for path, _ in self.entries():
             if path not in self.known:
                 shortfall.add(NOT_KEPT, path)
 
     def restore(self) -> list[list[str]]:
-        """Remove entries that commands have made in these folders. Return the remaining differences, with reasons."""
+        """Remove entries that commands have made in these folders.
+
+        Return each path that still differs from the start, with the reason.
+        """
         problems: list[list[str]] = []
         missing = set(self.known)
         for path, info in self.entries():
@@ -100,12 +107,12 @@ class EngineFolders:
 
 
 def look_of(info: os.stat_result) -> Look:
-    """Return values of which at least one differs after an entry was replaced, or its mode or owner has changed."""
+    """Return values of an entry, of which at least one differs after its replacement, or a change of mode or owner."""
     return info.st_mode, info.st_uid, info.st_gid, info.st_rdev, info.st_ino
 
 
 def remove_path(path: bytes) -> list[list[str]]:
-    """Remove an entry and all its content. Return an empty list, or the path with the reason of a failure."""
+    """Remove an entry and all its content. Return an empty list, or after a failure a list `[[path, reason]]`."""
     try:
         folder = os.open(os.path.dirname(path), OPEN_FOLDER)
         try:
@@ -134,7 +141,7 @@ class Snapshotter:
         self.epoch = epoch
         self.memories: dict[str, Memory] = {}
         self.known = KnownDigests({})
-        """Digests in the latest memory."""
+        """Digests of the content in the latest memory."""
         self.watches: FolderWatches | None = None
         """Watches since the latest scan. None if the next scan must walk over all files."""
         self.watched_mounts: tuple[list[Mount], set[bytes]] = [], set()
@@ -163,7 +170,7 @@ class Snapshotter:
         return writable_mounts()
 
     def checkpoint(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Report the differences from the checkpoint `since`, or all files if this checkpoint is not remembered."""
+        """Report the differences from the checkpoint `since`, or all files if the checkpoint is not in `memories`."""
         set_policy("SCHED_BATCH")
         since = params.get("since")
         old = self.memories.get(since) if since is not None else None
@@ -230,7 +237,10 @@ class Snapshotter:
         self.watches = None
 
     def restore(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Restore the files as in the plan. Remember the files if the plan started from a remembered checkpoint."""
+        """Restore files as the plan says, which is the body of the request.
+
+        Remember the new state of the files if the checkpoint `since` is in `memories`.
+        """
         from .restore import MAX_NAMED_FAILURES, Restore
 
         set_policy("SCHED_OTHER")
@@ -263,7 +273,7 @@ def changed_memory(memory: Memory, changed: dict[bytes, Record | None]) -> Memor
 
 
 def wait_for_tick() -> None:
-    """Wait until new changes get a later ctime than all earlier changes."""
+    """Wait until the clock of ctimes has advanced, so that later changes get a later ctime than all earlier changes."""
     end = time.monotonic() + CLOCK_TICK_SECONDS
     try:
         now = time.clock_gettime_ns(COARSE_CLOCK)
@@ -274,9 +284,9 @@ def wait_for_tick() -> None:
 
 
 def set_policy(name: str) -> None:
-    """Set the scheduling policy, so that scans yield to commands and restores do not.
+    """Set the scheduling policy of this process, so that checkpoints yield to commands, but restores do not.
 
-    A higher niceness would do the same, but an ordinary user cannot lower the niceness afterwards.
+    A higher niceness for checkpoints would do the same, but an ordinary user cannot lower it again for a restore.
     """
     try:
         os.sched_setscheduler(0, getattr(os, name), os.sched_param(0))
@@ -293,7 +303,7 @@ def serve_history(scope: bytes, spill: bytes, epoch: Epoch) -> None:
 
 
 def describe(params: dict[str, Any]) -> dict[str, Any]:
-    """Write the current state of some paths to fd 1."""
+    """Write the current state of the paths in the request to fd 1, as records."""
     writer = RecordWriter(1)
     scan = FilesystemScan(writer, {}, ScanLimits({}), content=bool(params.get("content")))
     points = writable_mounts()[1] if params.get("below") else set()

@@ -1,8 +1,9 @@
 """Requests that move bytes in both directions between the host and a program, at the pace of the reader.
 
 The body of such a request is a stream of records with a header `>cI`: a kind and a number. For some kinds, the number
-is the size of the bytes that follow. Kind `a` raises the number of output bytes that the host accepts. The executor
-reads no more bytes from the program than the host accepts. So an endless writer blocks, and output does not accumulate.
+is the size of the bytes that follow. A record of kind `a` means that the host accepts so many more bytes of output. The
+executor reads no more bytes from the program than the host accepts. So a program that never stops writing has to wait,
+and its output does not accumulate.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ ASKED = b"a"
 class StreamRequest(Request):
     """Request that moves bytes from descriptor `reads` to the host, and from the host to descriptor `writes`.
 
-    Both descriptors are non-blocking, or -1.
+    Both descriptors are non-blocking. A closed descriptor is -1.
     """
 
     def begin(self) -> None:
@@ -35,7 +36,10 @@ class StreamRequest(Request):
     # ------------------------------------------------------------------------------------------- from the host
 
     def data(self, data: bytes) -> None:
-        """Handle a piece of the body, which may be cut anywhere. Acknowledge bytes when the program gets them."""
+        """Handle a piece of the body, which may begin or end within a record.
+
+        Bytes for the program are acknowledged when the program gets them. All other bytes are acknowledged at once.
+        """
         view, self.head = memoryview(self.head + data), b""
         used = 0
         while view:
@@ -60,7 +64,10 @@ class StreamRequest(Request):
         self.pump()
 
     def take_record(self, kind: bytes, value: int) -> None:
-        """Handle a header. Set `left` to the number of following bytes. Set `heard` to False to drop these bytes."""
+        """Handle the header of a record. Set `left` to the number of bytes that follow.
+
+        Set `heard` to False if these bytes are to be dropped.
+        """
         raise NotImplementedError
 
     def pump(self) -> None:

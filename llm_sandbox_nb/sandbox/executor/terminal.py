@@ -1,8 +1,8 @@
 """A program on its own terminal, separate from the shell, for a person and not for a model.
 
-The body has records as in `stream_request`, of three further kinds. `i` has the number of typed bytes that follow. `r`
-has the number of bytes that the terminal itself reports (answers to a program, the mouse). `s` has the size of the
-terminal as rows * 65536 + columns.
+The body has records as in `stream_request`, of three further kinds. The number of a record `i` is the number of typed
+bytes that follow. A record `r` has bytes that the terminal itself reports: answers to a program's queries, and mouse
+events. The number of a record `s` is the size of the terminal, as rows * 65536 + columns.
 """
 
 from __future__ import annotations
@@ -105,10 +105,10 @@ class TerminalRequest(StreamRequest):
                 set_size(self.writes, value)
 
     def reports_are_read(self) -> bool:
-        """Return True if a program in the foreground reads key by key. Programs that query the terminal do this.
+        """Return True if a foreground program, other than the shell, reads key by key.
 
-        The shell reads key by key too, but does not query the terminal. Late reports for a program that has ended would
-        appear in the shell's next line.
+        Programs that query the terminal do this. For all other programs, reports are dropped. Otherwise, a report for a
+        program that has ended would appear in the shell's input line.
         """
         try:
             if termios.tcgetattr(self.writes)[3] & termios.ICANON:
@@ -145,7 +145,7 @@ class TerminalRequest(StreamRequest):
     def end_with(self, text: str) -> bool:
         """End the program because a limit was exceeded. Show `text` on its terminal.
 
-        Return False, so that a command of the shell reports `text` too.
+        Return False: the text is shown to a person only, so a command of the shell must report it too.
         """
         if self.pid and not self.reason:
             self.send(STDOUT, ("\r\n%s\r\n" % text).encode())

@@ -1,10 +1,14 @@
 """File trees as a stream, out of the sandbox (`pack`) and into the sandbox (`unpack`).
 
 A tree is sent as records. A record has a header `>BHI` (kind, length of the path, mode), the path, and content. The
-content is a sequence of chunks. A chunk begins with its length as `>I`. The last chunk is empty. The kinds are F for a
-file, S for a skipped entry (the content is the reason), and H for another name of a file (the content is the first
-name). Only trees into the sandbox have L for a link (the content is the target). The kinds D for a directory, and E for
-the end of the tree, have no content.
+content is a sequence of chunks. A chunk begins with its length as `>I`. The last chunk is empty. The kinds are:
+
+    D  a directory, without content
+    F  a file
+    H  another name (hard link) of a file; the content is the file's first name
+    L  a symbolic link, only in trees into the sandbox; the content is the target
+    S  an entry that was skipped; the content is the reason
+    E  the end of the tree, without content
 """
 
 from __future__ import annotations
@@ -25,14 +29,14 @@ if TYPE_CHECKING:
 RECORD = struct.Struct(">BHI")
 CHUNK = struct.Struct(">I")
 DIRECTORY, FILE, LINK, SAME, SKIPPED, THE_END = b"DFLHSE"
-MAX_TREE_ENTRIES = 100_000  # a limit for one transfer, like `MAX_NAMES_BYTES`
+MAX_TREE_ENTRIES = 100_000  # in one transfer
 MAX_TREE_DEPTH = 98
 """Maximum number of folders above a file. Deeper folders are not entered."""
-MAX_NAMES_BYTES = 32 * 1024 * 1024
+MAX_NAMES_BYTES = 32 * 1024 * 1024  # of all paths in one transfer
 
 
 class TreeWriter:
-    """A writer of a tree to fd 1. The bytes of content and of names are limited."""
+    """A writer of a tree to fd 1. `limit` is the maximum number of bytes of content."""
 
     def __init__(self, limit: int) -> None:
         self.left = limit
@@ -48,7 +52,7 @@ class TreeWriter:
         write_all(1, RECORD.pack(kind, len(path), mode) + path)
 
     def has_room(self) -> bool:
-        """Return True if another entry is allowed. At the first refusal, write the reason."""
+        """Return True if the limits allow another entry. The first time that they do not, write a record about it."""
         if self.entries_left > 0 and self.names_left > 0:
             return True
         if not self.full:
@@ -62,7 +66,7 @@ class TreeWriter:
         write_all(1, CHUNK.pack(len(reason)) + reason + CHUNK.pack(0))
 
     def file(self, path: bytes, name: bytes) -> None:
-        """Write a regular file, whose size may change meanwhile."""
+        """Write the regular file at `path` as the entry `name`. The size of the file may change meanwhile."""
         try:
             fd = os.open(path, OPEN_READ | os.O_NOFOLLOW)
         except OSError as error:
@@ -98,7 +102,7 @@ class TreeWriter:
         write_all(1, CHUNK.pack(0))
 
     def tree(self, folder: bytes, prefix: bytes) -> None:
-        """Write everything below a folder."""
+        """Write everything below a folder. `prefix` comes before the names of the entries."""
         try:
             with os.scandir(folder) as found:
                 entries = sorted(found, key=lambda entry: entry.name)

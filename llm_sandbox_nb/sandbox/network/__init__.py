@@ -1,1 +1,1 @@
-"""A sandbox's network behind a proxy: the policy, the proxy that enforces the policy, and the door to the proxy."""
+"""The network of a sandbox behind a proxy: the policy, the proxy that enforces it, and the door to the proxy."""

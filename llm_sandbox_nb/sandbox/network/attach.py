@@ -1,4 +1,4 @@
-"""The owner's side of a running sandbox's network: the door, the proxy behind the door, and the past connections."""
+"""The owner's side of a running sandbox's network: the door, the proxy behind it, and a list of past connections."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class AllowedNetwork:
 
     @property
     def internet(self) -> Internet:
-        """The proxy's access to the internet. Tests replace it."""
+        """The proxy's access to the internet. Tests set another object."""
         return self._proxy.internet
 
     @internet.setter
@@ -97,7 +97,7 @@ async def serve_network(
         allow: entries of the allow-list, see `policy.HostRule`. The hosts of the secrets are allowed too.
         secrets: names of environment variables of this process, each with the hosts that get its value.
         public: True to allow every host with a public address.
-        ca_bundle: certificates of a site, for servers to which the proxy speaks TLS itself.
+        ca_bundle: file with a site's certificates, which the proxy trusts in its own TLS connections.
         at_once: maximum number of simultaneous connections.
 
     Raises:
@@ -116,7 +116,10 @@ async def serve_network(
 
 
 async def _install(sandbox: ChannelSandbox, authority: Authority, site: Path | None) -> None:
-    """Write the authority's certificate into the sandbox, together with the certificates that are trusted already."""
+    """Write the authority's certificate into the sandbox, in a file with all certificates that are trusted there.
+
+    Write a second such file for Java.
+    """
     truststore = await asyncio.to_thread(authority.java_truststore, JAVA_PASSWORD, site)
     for argv, content in (
         (["sh", "-c", _INSTALL, "sh", AUTHORITY_FILE, *_BUNDLES], authority.pem.encode()),

@@ -1,4 +1,4 @@
-"""Certificate authority of one sandbox, for the hosts of its secrets. Only programs in this sandbox trust it."""
+"""Certificate authority of a single sandbox, for the hosts of its secrets. Only programs in this sandbox trust it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PEM = re.compile(r"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
 
 
 class Authority:
-    """Authority that can sign certificates for the given hosts only. Its key stays in memory."""
+    """Authority that can sign certificates only for `hosts`. Its private key is never written to a file."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         from cryptography import x509
@@ -42,13 +42,16 @@ class Authority:
 
     @cached_property
     def pem(self) -> str:
-        """The certificate that programs in the sandbox trust."""
+        """The authority's certificate in PEM form, which programs in the sandbox trust."""
         from cryptography.hazmat.primitives.serialization import Encoding
 
         return self._certificate.public_bytes(Encoding.PEM).decode("ascii")
 
     def java_truststore(self, password: str, site: Path | None = None) -> bytes:
-        """Return a PKCS #12 file with this certificate, the certificates of certifi, and those in the file `site`."""
+        """Return the content of a PKCS #12 file with certificates, in the form that Java needs.
+
+        They are the authority's own certificate, those of the package certifi, and those in the PEM file `site`.
+        """
         import certifi
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
@@ -67,7 +70,7 @@ class Authority:
         return pkcs12.serialize_java_truststore(entries, BestAvailableEncryption(password.encode()))
 
     def context(self, host: str) -> ssl.SSLContext:
-        """Return the TLS context with which the proxy acts as `host`, for HTTP/1.1 only."""
+        """Return the TLS context with which the proxy poses as `host` to programs inside. It offers only HTTP/1.1."""
         if host not in self._contexts:
             self._contexts[host] = self._new_context(host)
         return self._contexts[host]

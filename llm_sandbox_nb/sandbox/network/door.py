@@ -1,4 +1,7 @@
-"""The door of a sandbox, through which programs inside connect to the proxy. `executor/door.py` is the inner side."""
+"""The outer side of a sandbox's door, through which programs inside connect to the proxy.
+
+The inner side is in `executor/door.py`.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +28,16 @@ DOOR_PORT = 3128
 WAY_OUT, PROXY_ONLY = "way out", f"one proxy, at 127.0.0.1:{DOOR_PORT}; programs that ignore it reach nothing"
 """Key and text in `Protection.details` of a sandbox with a door."""
 HANDED = 1000
-"""Number of the executor's descriptor for a Unix socket to this process, if the isolation provides such a socket.
-Through this socket, the executor sends the door's listening socket."""
+"""Number of the executor's descriptor of a Unix socket to this process, if the isolation provides such a socket.
+Through this Unix socket, the executor sends the door's listening socket."""
 MAX_UNREAD_BYTES = 256 * 1024
-"""Maximum bytes from a program that the proxy has not read yet. A program that sends more has to wait."""
+"""Maximum bytes that a program has sent and the proxy has not read yet. A program that sends more has to wait."""
 REQUESTS_IN_ADVANCE = 8
-"""Number of requests that wait in the executor for a program to connect, so that the proxy serves it at once."""
+"""Number of requests `connection` that wait in the executor, so that a program that connects is served at once."""
 MAX_CONNECTIONS = 256
 """Maximum number of simultaneous connections. Further connections wait in the sandbox."""
 MAX_RELAYED_CONNECTIONS = 48
-"""Maximum number of simultaneous connections of a sandbox behind a server, because the server limits requests."""
+"""Maximum number of simultaneous connections of a sandbox on a Jupyter server, because the server limits requests."""
 HAND_OUT_TIMEOUT = 30.0
 """Seconds in which the executor must send its listening socket."""
 _RECORD = struct.Struct(">cI")
@@ -42,9 +45,9 @@ _PIECE_BYTES = MAX_PAYLOAD - _RECORD.size
 _MAX_WAITING_PIECES = 8
 """Maximum number of pieces that wait to be sent to a program."""
 _PAUSE = 0.2
-"""Seconds until the next try after an error that may pass."""
+"""Seconds until the next try after an error that is not permanent."""
 _PASSING_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED, errno.EAGAIN)
-"""Errors of `accept` that pass, for example when this process closes other files."""
+"""Errors of `accept` that are not permanent. Some end when this process closes other files."""
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +55,7 @@ logger = logging.getLogger(__name__)
 class DoorConnection:
     """Connection of a program in the sandbox, forwarded by the executor.
 
-    The program may be hostile, so the number of its bytes in memory is limited.
+    The program may be hostile, so only a limited number of its bytes is kept in memory.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -137,7 +140,7 @@ class DoorConnection:
             raise ConnectionError("the program in the sandbox has closed the connection")
 
     async def end_writing(self) -> None:
-        """Close the direction to the program. The program may still send."""
+        """Close the direction to the program. The program may still send bytes."""
         with contextlib.suppress(ConnectionError):
             await self._put(None)
 
@@ -159,11 +162,11 @@ class DoorConnection:
 
 
 class Door:
-    """Door of a sandbox, which accepts connections and passes each to `serve`, until `close`.
+    """Door of a sandbox. It accepts connections and calls `serve` with each of them, until `close` is called.
 
     Args:
-        channel: channel to the executor. The executor forwards connections unless there is a `listener`.
-        serve: function that serves one connection until the connection ends.
+        channel: channel to the executor. Without a `listener`, the executor forwards connections through the channel.
+        serve: function that serves a single connection to its end.
         listener: the sandbox's listening socket if the executor has sent it. This process then accepts connections
             itself.
         at_once: maximum number of simultaneous connections.
@@ -196,7 +199,7 @@ class Door:
 
     async def _accept(self, listener: socket.socket) -> None:
         with listener, contextlib.ExitStack() as ending:
-            # The end wakes a thread of `_accepted`.
+            # At the end, the shutdown wakes a thread that still waits in `_accepted`.
             ending.enter_context(contextlib.suppress(OSError))
             ending.callback(listener.shutdown, socket.SHUT_RDWR)
             while True:
@@ -229,7 +232,8 @@ class Door:
             except SandboxLostError as error:
                 self._closed = str(error)
                 return
-            await asyncio.sleep(_PAUSE)  # a restore, or a new owner, has cancelled all requests
+            # The sandbox is not lost: a restore or a new owner has cancelled all requests.
+            await asyncio.sleep(_PAUSE)
 
     def _begin(self, connection: DoorConnection | PlainSocket) -> None:
         task = asyncio.create_task(self._serve_one(connection))
@@ -251,7 +255,7 @@ class Door:
                     await asyncio.shield(connection.abort())
 
     async def close(self) -> None:
-        """Close all connections and accept no further connections, so that the sandbox has no network."""
+        """Close all connections, and accept no further ones. The sandbox then has no network."""
         self._closed = self._closed or "it was closed"
         tasks = list(self._tasks)
         for task in tasks:
@@ -262,8 +266,8 @@ class Door:
 async def _accepted(listener: socket.socket) -> socket.socket:
     """Accept a connection. Raises OSError.
 
-    The sandbox may have kept the listener too, and can make `accept` block at any time. So `accept` has a thread of its
-    own: if it blocks, only this sandbox has no network.
+    The sandbox may have kept a copy of the listener, with which it can make `accept` block. So each `accept` has a
+    thread of its own: if it blocks, only this sandbox has no network.
     """
     loop, found = asyncio.get_running_loop(), Future[socket.socket]()
 
@@ -296,7 +300,7 @@ async def take_listener(channel: Channel, outside: socket.socket) -> socket.sock
 
     Raises:
         SandboxLostError: if the sandbox is lost.
-        SandboxError: if the sandbox hands out something else.
+        SandboxError: if the executor cannot send the socket, or sends anything else.
     """
     answer = await channel.call({"op": "hand_out"}, timeout=HAND_OUT_TIMEOUT)
     raise_error(answer, "")
@@ -316,5 +320,5 @@ async def take_listener(channel: Channel, outside: socket.socket) -> socket.sock
                     return listener
             listener.close()
     raise SandboxError(
-        "The sandbox handed out something other than the listener of its door; open a new sandbox."
+        "The sandbox sent something other than the listening socket of its door; open a new sandbox."
     )

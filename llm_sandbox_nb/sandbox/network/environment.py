@@ -1,4 +1,4 @@
-"""Environment variables that direct common programs in a sandbox to the proxy and to its certificate authority."""
+"""Environment variables that make common programs in a sandbox use the proxy, and trust its certificate authority."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from llm_sandbox_nb.sandbox.network.door import DOOR_PORT
 from llm_sandbox_nb.sandbox.network.secrets import placeholder
 
 AUTHORITY_FILE = "/tmp/llm-sandbox/authority.pem"
-"""File of certificates that programs inside trust, in the executor's folder. Checkpoints do not cover this folder."""
+"""File with the certificates that programs inside trust. Checkpoints do not cover its folder."""
 JAVA_AUTHORITY_FILE = "/tmp/llm-sandbox/authority.p12"
 """File with the same certificates for Java, which cannot read PEM files."""
 JAVA_PASSWORD = "changeit"  # Java's usual password; the file holds only public certificates
@@ -24,7 +24,8 @@ CA_VARIABLES = (
 _LOCAL = "localhost,127.0.0.1,::1"
 _HOST = "127.0.0.1"
 _DOOR = f"http://{_HOST}:{DOOR_PORT}"
-# The text has no quotes, `%`, `$` and `\`, because ssh expands `%`, and two shells read this text.
+# Python program that connects ssh through the proxy. It has no quotes, `%`, `$` or `\`, because ssh expands `%`, and
+# two shells read the text.
 _SSH_TO_PROXY = (
     "import os,socket,sys,threading as t;"
     "h,p,a,d,c,v=sys.argv[1:];n=chr(13)+chr(10);z=bytes();"

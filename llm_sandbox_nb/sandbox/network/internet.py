@@ -14,21 +14,21 @@ from llm_sandbox_nb.sandbox.network.streams import CountingStream, PlainSocket, 
 CONNECT_TIMEOUT = 20.0
 """Time limit in seconds for connecting to one address."""
 MAX_LOOKUPS = 4
-"""Maximum number of simultaneous look-ups of a sandbox. Each needs a thread. The threads are not those of
-`asyncio.to_thread`, because look-ups of hostile names can be slow, and would make the whole process wait."""
+"""Maximum number of simultaneous look-ups of a sandbox. Each look-up needs a thread. These threads are not those of
+`asyncio.to_thread`, because slow look-ups of hostile names could then delay all other work of this process."""
 
 
 class Internet:
     """Look-ups of names, and connections to servers, from this process."""
 
     def __init__(self, ca_bundle: Path | None = None) -> None:
-        """Trust the certificates of a site (`ca_bundle`) in addition to the usual certificates."""
+        """Trust the usual certificates and, if given, the certificates of a site in the file `ca_bundle`."""
         self._ca_bundle = ca_bundle
         self._context: ssl.SSLContext | None = None
         self._lookups = ThreadPoolExecutor(MAX_LOOKUPS, "look-up")
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Look up the addresses of a checked name once. Raises OSError."""
+        """Look up the addresses of a host's name, which `checked_host` has checked. Raises OSError."""
         look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         found = await asyncio.get_running_loop().run_in_executor(self._lookups, look_up)
         return list(dict.fromkeys(str(entry[4][0]) for entry in found))
@@ -49,7 +49,7 @@ class Internet:
 
     @property
     def tls(self) -> ssl.SSLContext:
-        """TLS context that verifies servers to which the proxy speaks TLS itself."""
+        """TLS context for the proxy's own TLS connections. It verifies the servers."""
         if self._context is None:
             import certifi
 

@@ -1,6 +1,6 @@
 """Policy of a sandbox's network: the allow-list that a person writes, and decisions about names and addresses.
 
-This module sends nothing to the network. Only `is_own_address` opens a socket.
+This module sends nothing to the network. `is_own_address` opens a socket, but does not send.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ NAMED_SETS: dict[str, tuple[str, ...]] = {
 }
 """Words in an allow-list, each with the hosts for which it stands."""
 USUAL_PORTS = (80, 443)
-"""Ports that an entry without a port allows, for plain HTTP and TLS only. If an entry names another port, every
-protocol is allowed on this port."""
+"""Ports that an entry without a port allows. Only plain HTTP and TLS can use these ports. If an entry names another
+port, this port can be used with every protocol."""
 METADATA = tuple(
     ipaddress.ip_address(address)
     for address in ("169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
 )
-"""Addresses of the metadata services of clouds. Such a service gives a machine its keys."""
+"""Addresses of the metadata services of clouds. Such a service gives a cloud's machine its access keys."""
 _TRANSLATED = tuple(
     ipaddress.ip_network(network) for network in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16")
 )
@@ -63,9 +63,9 @@ class PolicyRefusalError(LLMSandboxError):
 
 @dataclass(frozen=True)
 class HostRule:
-    """Entry of the allow-list. It allows a host or, with `*.`, every name below the host, with an optional port.
+    """Entry of the allow-list. It allows a host or, with `*.` before the host, every name below the host.
 
-    An entry that begins with `!` denies the host instead.
+    An entry may also name a port. An entry that begins with `!` denies instead of allowing.
     """
 
     host: str
@@ -75,7 +75,7 @@ class HostRule:
 
     @classmethod
     def parse(cls, text: str) -> HostRule:
-        """Parse `example.org`, `*.example.org`, `example.org:22` or `10.0.0.5:5432`. Each form may follow a `!`.
+        """Parse `example.org`, `*.example.org`, `example.org:22` or `10.0.0.5:5432`. Each form may begin with `!`.
 
         Raises:
             ValueError: if the text has another form. The message is one sentence.
@@ -113,11 +113,11 @@ class HostRule:
 
 
 PUBLIC = HostRule("public")
-"""Rule that allows a connection because `public` allows the whole internet."""
+"""Stand-in for an entry if no entry allows a connection, but the network `public` allows the whole internet."""
 
 
 class Policy:
-    """List of allowed and denied hosts. Entries may be added during a run: see `permit`."""
+    """List of allowed and denied hosts. `permit` adds entries while the sandbox is in use."""
 
     def __init__(self, entries: Iterable[str] = (), *, public: bool = False) -> None:
         """Check the entries with `checked_entries`. With `public`, allow every host with a public address."""
@@ -127,7 +127,9 @@ class Policy:
         self._once: list[HostRule] = []
 
     def permit(self, entry: str, *, once: bool = False) -> None:
-        """Add an entry. With `once`, the entry is valid for the next connection only. A denied host stays denied.
+        """Add an entry. With `once`, the entry is valid only for the next connection to its host.
+
+        A host that another entry denies stays denied.
 
         Raises:
             ValueError: if the entry is invalid.
@@ -135,7 +137,7 @@ class Policy:
         (self._once if once else self.rules).extend(rules_of([entry]))
 
     def check(self, host: str, port: int) -> HostRule:
-        """Return the entry that allows a connection.
+        """Return the entry that allows a connection. If it is valid only once, remove it from the list.
 
         Raises:
             PolicyRefusalError: if no entry allows the connection, or if an entry denies it.
@@ -156,7 +158,7 @@ class Policy:
         raise PolicyRefusalError(f"port {port} is not in the list" if named else "it is not in the list")
 
     def check_address(self, address: Address, port: int, allowing: HostRule) -> None:
-        """Refuse a private or otherwise forbidden address, unless the allow-list names the address itself.
+        """Refuse a private or otherwise forbidden address, unless an entry of the list is this address.
 
         `allowing` is the entry that allows the connection.
 
@@ -164,13 +166,14 @@ class Policy:
             PolicyRefusalError: if the address is refused.
         """
         kind = what_is_wrong_with(address)
-        rules = [*self.rules, allowing]  # `check` has removed an entry for one connection from the list
+        # `check` has removed `allowing` from the list if it is valid only once.
+        rules = [*self.rules, allowing]
         if kind and not any(rule.matches(str(address), port) and not rule.denies for rule in rules):
             raise PolicyRefusalError(kind)
 
 
 def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
-    """Check the entries of an allow-list, and return them. Split texts that have several entries, separated by commas.
+    """Check the entries of an allow-list, and return them. A text with commas is split into several entries.
 
     Raises:
         ValueError: if an entry is invalid.
@@ -183,7 +186,7 @@ def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
 
 
 def rules_of(entries: Iterable[str]) -> list[HostRule]:
-    """Parse entries. Replace the words of `NAMED_SETS`, also after a `!`, by their hosts. Raises ValueError."""
+    """Parse entries. A word of `NAMED_SETS`, with or without `!`, stands for several rules. Raises ValueError."""
     pairs = [(entry[: entry.startswith("!")], entry.removeprefix("!")) for entry in entries]
     return [HostRule.parse(denial + host) for denial, word in pairs for host in NAMED_SETS.get(word, (word,))]
 
@@ -199,8 +202,8 @@ def checked_host(text: str) -> str:
     """Return a host in canonical form: a name in lower case without a final dot, or an address.
 
     Raises:
-        ValueError: if the text is neither a name of letters, digits, `_`, `-` and `.` nor a plain address. Other texts
-            that resolvers accept as addresses (`0x7f.1`, `127.1`, `2130706433`) are refused too.
+        ValueError: if the text is neither a name of letters, digits, `_`, `-` and `.` nor an address in the usual form.
+            Unusual forms of addresses that name resolvers accept (`0x7f.1`, `127.1`, `2130706433`) are refused.
     """
     if not text.isascii():
         raise ValueError("not a host")
@@ -216,12 +219,12 @@ def checked_host(text: str) -> str:
 
 
 def is_literal(host: str) -> bool:
-    """Return True if a checked host is an address."""
+    """Return True if a host that `checked_host` has returned is an address."""
     return ":" in host or host.rpartition(".")[2].isdigit()
 
 
 def what_is_wrong_with(address: Address) -> str:
-    """Return the reason, in a few words, why an address is forbidden. Empty for an allowed address."""
+    """Return the reason, in a few words, why an address is forbidden. The reason is empty for an allowed address."""
     if address in METADATA:
         return "metadata address"
     if isinstance(address, ipaddress.IPv6Address):
@@ -241,7 +244,7 @@ def what_is_wrong_with(address: Address) -> str:
 
 
 def is_own_address(address: Address) -> bool:
-    """Return True if this machine has the address. Binding a socket is more reliable than a list of addresses."""
+    """Return True if this machine has the address. A socket is bound to find out; a list of addresses can lack some."""
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

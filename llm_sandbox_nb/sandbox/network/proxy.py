@@ -1,9 +1,9 @@
 """Proxy behind a sandbox's door. It decides to which servers programs inside can connect, and what they can send.
 
-The order of checks matters. The form of the host's name is checked first, then the allow-list. Only then is the name
-looked up, once. The resulting addresses are checked, and the proxy connects to one of them. After a CONNECT request,
-what the program then sends must begin with TLS for the same name, with the exceptions in `Proxy._tunnel`. Without
-CONNECT, a connection carries one plain HTTP request, whose host is read before these checks.
+A program sends a CONNECT request, or a single plain HTTP request. The order of the checks of the request matters. The
+form of the host's name is checked first, then the allow-list. Only then is the name looked up, and only once. The
+resulting addresses are checked, and the proxy connects to one of them. After a CONNECT request, the program must begin
+TLS for the same name; `Proxy._tunnel` lists the exceptions.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 HEAD_TIMEOUT = 30.0
 """Seconds in which the head of a request, or the first TLS message, must arrive."""
 IDLE_TIMEOUT = 600.0
-"""Seconds after which a connection without data in either direction is closed."""
+"""Seconds after which a connection is closed if no data has passed in either direction."""
 MAX_BODY_BYTES = 1024 * 1024
 """Maximum bytes of a body into which secrets are inserted. Longer bodies are forwarded unchanged."""
 MAX_REASON_LENGTH = 300
@@ -75,7 +75,10 @@ class _RefusalError(LLMSandboxError):
 
 
 class Proxy:
-    """Proxy for the connections of a sandbox. `policy` may change. `report` is called with every connection."""
+    """Proxy for the connections of a sandbox.
+
+    The attribute `policy` may change at any time. The function `report` is called with each connection at its end.
+    """
 
     def __init__(
         self,
@@ -92,7 +95,7 @@ class Proxy:
         self.authority = Authority(list(hosts)) if secrets else None
 
     async def serve(self, client: ClosableStream) -> None:
-        """Serve one connection, from its first byte to its last. Raises ConnectionError if the client is gone."""
+        """Serve one connection to its end. Raises ConnectionError if the client is gone."""
         import h11
 
         speaker = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
@@ -110,7 +113,7 @@ class Proxy:
                 tunnel = PrefixedStream(speaker.trailing_data[0], client)
                 await self._tunnel(record, tunnel, upstream, rule, mine)
             elif mine:
-                # Nothing is inserted without TLS, but the host may return a value of an earlier request.
+                # Without TLS, no value is inserted. But the host may return a value from an earlier request.
                 request, body, hidden, _ = await _with_secrets(speaker, client, request, [], mine)
                 await _exchange(speaker, client, request, path, upstream, body, Scrubber(hidden))
             else:
@@ -138,7 +141,10 @@ class Proxy:
     async def _connected(
         self, record: Connection, host: str, port: int, tls: bool
     ) -> tuple[CountingStream, HostRule]:
-        """Check the host, look up its addresses once, check them, and connect."""
+        """Check the host, look up its addresses once, check the addresses, and connect to one of them.
+
+        Return the connection, and the entry of the allow-list that allows it. With `tls`, the proxy speaks TLS itself.
+        """
         try:
             rule = self.policy.check(host, port)
         except PolicyRefusalError as refusal:
@@ -181,10 +187,11 @@ class Proxy:
         rule: HostRule,
         secrets: list[Secret],
     ) -> None:
-        """Forward the data of a CONNECT request.
+        """Forward the data after a CONNECT request.
 
-        Only TLS for the same name passes. Other data passes too, if the host gets no secrets, and either the allow-list
-        names another port than 80 and 443, or the connection is allowed because the network is `public`.
+        Only TLS for the same name passes, with two exceptions for hosts that get no secrets. All data passes if the
+        allow-list names the port, and the port is not 80 or 443. All data also passes if the connection is allowed only
+        because the network is `public`.
         """
         import h11
 
@@ -220,7 +227,7 @@ class Proxy:
 
 
 async def _read_head(speaker: h11.Connection, client: Stream) -> h11.Request:
-    """Read the head of the first request. Raises ConnectionError, _RefusalError."""
+    """Read the head of the client's only request. Raises ConnectionError, _RefusalError."""
     import h11
 
     try:
@@ -238,12 +245,12 @@ async def _read_head(speaker: h11.Connection, client: Stream) -> h11.Request:
         raise _RefusalError(408, "its head did not come in time", "failed") from None
     _check_framing(event)
     if event.method == b"CONNECT" and not isinstance(speaker.next_event(), h11.EndOfMessage):
-        raise _RefusalError(400, "a CONNECT has no body")
+        raise _RefusalError(400, "a CONNECT request cannot have a body")
     return event
 
 
 def _check_framing(request: h11.Request) -> None:
-    """Refuse a head that two servers could understand differently."""
+    """Refuse a head that the proxy and the server could understand differently."""
     named: dict[bytes, list[bytes]] = {}
     for name, value in request.headers:
         named.setdefault(name, []).append(value)
@@ -256,11 +263,11 @@ def _check_framing(request: h11.Request) -> None:
     if not words <= _CONNECTION_WORDS:
         raise _RefusalError(400, "its Connection header names other headers")
     if request.method == b"TRACE":
-        raise _RefusalError(405, "TRACE is not passed on")
+        raise _RefusalError(405, "TRACE requests are not forwarded")
 
 
 def _target(request: h11.Request) -> tuple[str, int, bytes]:
-    """Return host, port, and the path in the request to the server."""
+    """Return host and port of a request, and the path for the request to the server. The path of a CONNECT is empty."""
     text = request.target.decode("latin-1")
     if request.method == b"CONNECT":
         authority, path = text, b""
@@ -281,7 +288,7 @@ def _target(request: h11.Request) -> tuple[str, int, bytes]:
 
 
 def _authority(text: str, usual: int | None) -> tuple[str, int]:
-    """Parse `host:port`. If the port is missing, return the port `usual`, or refuse the request if `usual` is None."""
+    """Parse `host:port`. If the port is missing, take the port `usual`, or refuse the request if `usual` is None."""
     try:
         if text.startswith("["):
             host, _, port = text[1:].partition("]")
@@ -301,14 +308,14 @@ def _check_inner(request: h11.Request, record: Connection) -> None:
     """Refuse a request inside TLS that is for another host than the TLS connection."""
     header = next((value for name, value in request.headers if name == b"host"), b"")
     if _authority(header.decode("latin-1"), 443) != (record.host, record.port):
-        raise _RefusalError(421, "its Host header is not the host of its TLS")
+        raise _RefusalError(421, "its Host header names another host than its TLS connection")
     if not request.target.startswith(b"/"):
         raise _RefusalError(400, "its target is not a path")
 
 
 @dataclass
 class _Body:
-    """Part of a request's body that was read before the head was forwarded. `whole` is True for the complete body."""
+    """Part of a request's body that was read before the head is forwarded. `whole` is True if this is all of it."""
 
     held: bytes = b""
     whole: bool = False
@@ -321,9 +328,9 @@ async def _with_secrets(
     secrets: list[Secret],
     known: list[Secret],
 ) -> tuple[h11.Request, _Body, list[bytes], list[str]]:
-    """Insert the secrets into a request. Ask for an uncompressed and complete reply, which can be searched.
+    """Insert the values of `secrets` into a request, and ask the server for an uncompressed and complete reply.
 
-    `known` are all secrets of the host.
+    Only such a reply can be searched for the values. `known` are all secrets of the host.
 
     Returns:
         The request, the part of its body that was read, the texts that a reply must not repeat, and the names of the
@@ -373,7 +380,16 @@ async def _exchange(
     body: _Body,
     scrubber: Scrubber | None = None,
 ) -> None:
-    """Forward one request and its reply. Never forward data that the client sends later, except for a WebSocket."""
+    """Forward one request and its reply.
+
+    Data that the client sends after the request is forwarded only if the request has opened a WebSocket.
+
+    Args:
+        speaker: state of the HTTP connection with the client.
+        path: path for the request to the server.
+        body: part of the request's body that was read already.
+        scrubber: filter for the reply. None if the host gets no secrets.
+    """
     import h11
 
     # With secrets there is no WebSocket, because its messages could not be searched for a secret.
@@ -417,7 +433,7 @@ async def _upload(
     body: _Body,
     heard: Callable[[], None],
 ) -> None:
-    """Forward the body of the request. A part of the body may have been read already."""
+    """Forward the body of the request: first `body`, which was read already, then the rest."""
     import h11
 
     piece: bytes | None = body.held
@@ -461,7 +477,7 @@ async def _reply(
     while True:
         event = server.next_event()
         if event is h11.NEED_DATA and left:
-            # The rest of the body need not be searched for secrets.
+            # The reply need not be searched for secrets, so the rest of its body is forwarded as it is.
             if await pass_on(upstream, client, most=left, heard=heard) < left:
                 raise ConnectionError("the server has closed the connection")
             return False
@@ -510,7 +526,7 @@ def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Respons
 async def _answer(
     speaker: h11.Connection, client: Stream, refusal: _RefusalError, record: Connection
 ) -> None:
-    """Answer a refused request with a text for the model, if an answer is still possible."""
+    """Answer a request that was refused or has failed with a text for the model, if an answer is still possible."""
     import h11
 
     if speaker.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -557,7 +573,7 @@ async def _join(client: Stream, upstream: Stream) -> None:
 
 
 class _Watch:
-    """Timer that raises an error after a long silence."""
+    """Timer that raises an error if `heard` is not called for a long time."""
 
     def __init__(self) -> None:
         self._now = asyncio.get_running_loop().time
@@ -574,7 +590,10 @@ class _Watch:
 
 
 async def _first_failure(*works: Awaitable[int], watching: Awaitable[int]) -> list[int]:
-    """Run `works` at the same time and return their results. If one fails, or `watching`, cancel all and raise."""
+    """Run `works` at the same time, and return their results.
+
+    If one of them or `watching` fails, cancel all, and raise the error.
+    """
     tasks: list[asyncio.Future[int]] = [asyncio.ensure_future(work) for work in works]
     watch = asyncio.ensure_future(watching)
     try:

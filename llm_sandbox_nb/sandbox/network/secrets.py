@@ -1,9 +1,9 @@
 """Secrets whose values stay outside the sandbox. Programs inside use a placeholder, which the proxy replaces.
 
-The value is read from this process's environment. The proxy inserts the value only into headers of requests to the
-hosts of the secret, and on demand into the bodies of these requests. Before that, the proxy verifies the host's TLS
-certificate. Every reply of these hosts is searched for the value, because a host may have stored the value from an
-earlier request.
+The value of a secret is read from this process's environment. The proxy inserts the value only into requests to the
+hosts of the secret, and only after it has verified the host's TLS certificate. It inserts the value into headers, and
+for hosts marked with `IN_BODY` also into bodies. In every reply of these hosts, the proxy replaces the value, because a
+host may have stored the value from an earlier request.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ Headers = Sequence[tuple[bytes, bytes]]
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MIN_VALUE_LENGTH = 8
 IN_BODY = "+body"
-"""Suffix of a host's name, for a host that gets the value in the bodies of requests too."""
+"""Suffix of a host's name. Such a host gets the value in the bodies of requests too."""
 _CREDENTIALS = frozenset(
     (b"authorization", b"cookie", b"x-api-key", b"api-key", b"apikey", b"x-goog-api-key", b"private-token",
      b"job-token", b"x-auth-token", b"x-access-token", b"x-amz-security-token")
 )  # fmt: skip
-"""Headers that identify the sender. They are forwarded only with a secret inside. Otherwise an attacker's key in such a
-header could make the host store data for the attacker."""
+"""Headers with which a sender proves its identity. In requests to a secret's hosts, such a header is left out unless it
+has a placeholder. Otherwise an attacker's key in the header could make the host store data for the attacker."""
 
 
 def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return the hosts of each secret by the secret's name. A host may end in `IN_BODY`.
+    """Return the hosts of each secret, by the secret's name. A host may end in `IN_BODY`.
 
-    `entries` are texts `NAME=host[,host]`, or a mapping from names to hosts.
+    `entries` is a list of texts `NAME=host[,host]`, or a mapping from names to hosts.
 
     Raises:
         ValueError: if an entry is invalid. The message never repeats the text after `=`, which may be a value.
@@ -72,7 +72,8 @@ def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple
 def placeholder(name: str) -> str:
     """Return the placeholder of a secret in the sandbox.
 
-    The placeholder reveals nothing. It is the same in every sandbox, so that files and shells still work in a fork.
+    The placeholder reveals nothing. It is the same in every sandbox, so that files and shells that contain it still
+    work in a fork of the sandbox.
     """
     return f"secret-{name}-is-put-in-outside"
 
@@ -96,7 +97,8 @@ def read_secrets(entries: Mapping[str, Sequence[str]]) -> list[Secret]:
     """Read the values of secrets from the environment. `entries` is a result of `parse_secrets`.
 
     Raises:
-        ValueError: if a variable is not set, or cannot be a secret. The message never contains the value.
+        ValueError: if a variable is not set, or if its value is too short or not printable ASCII. The message never
+            contains the value.
     """
     found = []
     for name, names in entries.items():
@@ -124,7 +126,8 @@ def put_in(
     Headers in `_CREDENTIALS` are left out if they have no placeholder.
 
     Returns:
-        The headers, texts other than the values that a reply must not repeat, and the names of the inserted secrets.
+        The headers, the base64 texts in which a value was inserted (a reply must not repeat these texts), and the names
+        of the inserted secrets.
     """
     pairs = [(secret.placeholder.encode(), secret.value.encode(), secret.name) for secret in secrets]
     result, hidden, used = [], [], []
@@ -143,7 +146,10 @@ def put_in(
 
 
 def put_in_body(body: bytes, kind: str, secrets: Sequence[Secret]) -> tuple[bytes, list[str]]:
-    """Replace the placeholders in a body of content type `kind`. Return the body and the names of inserted secrets."""
+    """Replace the placeholders in a body of content type `kind` by the values, in the form that this type needs.
+
+    Return the body, and the names of the inserted secrets.
+    """
     used = []
     for secret in secrets:
         stand_in = secret.placeholder.encode()
@@ -159,7 +165,7 @@ def put_in_body(body: bytes, kind: str, secrets: Sequence[Secret]) -> tuple[byte
 
 
 def forms_of(value: str) -> list[bytes]:
-    """Return the forms in which replies may repeat a value: plain, in JSON, in a URL, in base64."""
+    """Return the forms in which a reply may repeat a value: plain, as in JSON, as in a URL, and in base64."""
     forms = [
         value,
         json.dumps(value)[1:-1],
@@ -171,9 +177,10 @@ def forms_of(value: str) -> list[bytes]:
 
 
 def _put_value(text: bytes, stand_in: bytes, value: bytes) -> tuple[bytes, list[bytes]]:
-    """Replace a placeholder in a header's text, even within the base64 of `Basic`.
+    """Replace a placeholder in a header's text, even within the base64 text of a `Basic` header.
 
-    Return the text, and texts other than the value that a reply must not repeat.
+    Return the new text of the header, and a list, which has the new base64 text or is empty. A reply must not repeat
+    the base64 text.
     """
     text = text.replace(stand_in, value)
     kind, _, encoded = text.partition(b" ")
@@ -190,21 +197,21 @@ def _put_value(text: bytes, stand_in: bytes, value: bytes) -> tuple[bytes, list[
 
 
 class Scrubber:
-    """Filter that replaces secret texts in a stream. Only bytes that may begin such a text are delayed."""
+    """Filter that replaces the texts `hidden` in a stream. It delays only bytes that may begin such a text."""
 
     def __init__(self, hidden: Sequence[bytes]) -> None:
         self._hidden = sorted(hidden, key=len, reverse=True)
         self._held = b""
 
     def feed(self, data: bytes, *, last: bool = False) -> bytes:
-        """Add bytes. Return the bytes that can be forwarded now."""
+        """Add bytes of the stream. Return the bytes that can be forwarded now. `last` is True at the end."""
         data = self.clean(self._held + data)
         held = 0 if last else self._beginning(data)
         self._held = data[len(data) - held :]
         return data[: len(data) - held]
 
     def clean(self, data: bytes) -> bytes:
-        """Return a complete text, in which each hidden text is replaced by `(secret)`."""
+        """Return `data` with `(secret)` in place of each hidden text."""
         for hidden in self._hidden:
             data = data.replace(hidden, b"(secret)")
         return data

@@ -1,4 +1,4 @@
-"""Byte streams that the proxy connects: sockets, and TLS connections that end at the proxy.
+"""Byte streams between which the proxy forwards data: sockets, and TLS connections that end at the proxy.
 
 The module also has the parser of a client's first TLS message.
 """
@@ -16,25 +16,29 @@ from typing import Protocol
 from llm_sandbox_nb.errors import LLMSandboxError
 
 DRAIN_TIMEOUT = 5.0
-"""Seconds to wait until a program closes its connection after the reply is complete."""
+"""Seconds that a program has for closing its connection after the reply is complete."""
 _PIECE_BYTES = 256 * 1024
 _MAX_HELLO_BYTES = 64 * 1024
 _SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
 
 
 class Stream(Protocol):
-    """Both directions of a connection."""
+    """A connection from which bytes are read, and to which bytes are written."""
 
     async def read(self) -> bytes:
         """Return the next bytes, or `b""` at the end."""
         ...
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Send bytes, and wait for buffer space. `data` must not change before the return. Raises ConnectionError."""
+        """Send bytes, and wait for buffer space. The caller must not change `data` meanwhile.
+
+        Raises:
+            ConnectionError: if the other side has closed the connection.
+        """
         ...
 
     async def end_writing(self) -> None:
-        """Close the direction in which `write` sends. The other side can still send."""
+        """Close the direction in which `write` sends. The other side can still send bytes."""
         ...
 
 
@@ -47,7 +51,7 @@ class ClosableStream(Stream, Protocol):
 
 
 class CountingStream(Stream, Protocol):
-    """Connection to a server outside, which counts the bytes sent and received."""
+    """Connection to a server outside. It counts the bytes sent and received."""
 
     sent: int
     received: int
@@ -58,7 +62,7 @@ class CountingStream(Stream, Protocol):
 
 
 class PlainSocket:
-    """Connection without TLS, from a program inside or to a server outside, that uses its socket directly."""
+    """Connection for which this process does no TLS: from a program inside, or to a server outside."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -76,7 +80,7 @@ class PlainSocket:
         return data
 
     async def read_into(self, buffer: memoryview) -> int:
-        """Read bytes into a buffer, without a further copy. Return the number of bytes, or 0 at the end."""
+        """Read bytes directly into a buffer. Return the number of bytes, or 0 at the end."""
         try:
             size = await self._loop.sock_recv_into(self._socket, buffer)
         except OSError:
@@ -96,7 +100,7 @@ class PlainSocket:
             self._socket.shutdown(socket.SHUT_WR)
 
     async def close(self) -> None:
-        """See `ClosableStream`. Read until the program closes too, because it could otherwise lose the reply's end."""
+        """See `ClosableStream`. Read until the program closes too, or it could lose the end of the reply."""
         await self.end_writing()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_TIMEOUT):
@@ -141,7 +145,7 @@ class SocketStream:
 
 
 class PrefixedStream:
-    """Stream of which the bytes `first` were read already. `read` returns them again."""
+    """Stream of which the bytes `first` were read already. The method `read` first returns these bytes again."""
 
     def __init__(self, first: bytes, stream: Stream) -> None:
         self._first = first
@@ -165,7 +169,7 @@ class TlsStream:
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
 
     async def handshake(self) -> None:
-        """Do the TLS handshake. Raises ConnectionError if the client refuses, e.g. because of the certificate."""
+        """Do the TLS handshake. Raises ConnectionError if the client refuses it, for example due to the certificate."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -219,7 +223,7 @@ class TlsStream:
 async def pass_on(
     source: Stream, target: Stream, *, most: int | None = None, heard: Callable[[], None] = lambda: None
 ) -> int:
-    """Forward at most `most` bytes until `source` ends. `heard` is called for each piece.
+    """Forward bytes until `source` ends, or until `most` bytes were forwarded. Call `heard` for each piece.
 
     Returns:
         The number of forwarded bytes.
@@ -242,17 +246,17 @@ async def pass_on(
 
 
 class NoTlsError(LLMSandboxError):
-    """The first message of a client is not TLS, or has no readable server name. The proxy closes the connection."""
+    """Error for a client whose first message is not TLS, or has no readable server name. The connection is closed."""
 
 
 async def read_hello(stream: Stream) -> tuple[bytes, str]:
-    """Read a client's first TLS message. Return all bytes that were read, and the server's name.
+    """Read a client's first TLS message (ClientHello). Return all bytes that were read, and the server's name in them.
 
     Raises:
-        NoTlsError: if the bytes are not TLS, do not name exactly one server, or encrypt the server's name.
+        NoTlsError: if the bytes are not TLS, name no server or several servers, or encrypt the server's name.
     """
     data = message = b""
-    start = 0  # of the first record that is not in `message` yet: each byte is read only once
+    start = 0  # offset in `data` of the first TLS record that is not in `message` yet
     while True:
         head = data[start : start + 5]
         if head[:1] not in (b"", b"\x16") or head[1:2] not in (b"", b"\x03"):

@@ -1,4 +1,4 @@
-"""Checks of an executor's answers, and their conversion to values and exceptions of the contract."""
+"""Checks of an executor's answers, and the conversion of answers to values and exceptions of `contract.py`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STREAMS: dict[int, StreamName] = {Kind.STDOUT: "stdout", Kind.STDERR: "stderr"}
 
 
 class CommandOutput:
-    """Collector of the output frames of one command, up to the agreed limit."""
+    """Collector of the output frames of one command. The executor may send at most `limit` bytes of each stream."""
 
     def __init__(self, limit: int, on_output: OutputCallback | None) -> None:
         self.limit = limit
@@ -88,7 +88,7 @@ class CommandOutput:
         return b"".join(self._pieces[stream])
 
     def broken_off(self) -> CommandResult:
-        """Return the result, with the output so far, of a command that ended because the connection broke."""
+        """Return the result of a command that ended because the connection broke. It has the output received so far."""
         sizes = {name: size + self.omitted.get(name, 0) for name, size in self._sizes.items()}
         return CommandResult(
             exit_code=None,
@@ -140,7 +140,7 @@ def _is_count(value: object) -> bool:
 
 
 def _is_path(value: object) -> bool:
-    """Return True for a possible path. Raises UnicodeEncodeError for text that cannot be converted to bytes."""
+    """Return True if the value can be a path. Raises UnicodeEncodeError for text that cannot be converted to bytes."""
     return isinstance(value, str) and b"\0" not in os.fsencode(value)
 
 
@@ -152,7 +152,7 @@ def _field(answer: Mapping[str, Any], name: str, kind: type[_T], default: _T) ->
 
 
 def _seconds(value: object) -> float:
-    """Return a time. Raises ProtocolError for NaN and for values beyond any real time."""
+    """Return a time in seconds. Raises ProtocolError for anything but a number, for NaN, and above `_MAX_TIME`."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _MAX_TIME:
         raise ProtocolError("its answer has an invalid time")
     return float(value)
@@ -172,7 +172,7 @@ def executor_facts(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def texts_by_name(answer: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return a field of an answer that maps names to texts.
+    """Return the field `name` of an answer. The field must be an object of names and texts.
 
     Raises:
         ProtocolError: if the field is invalid.
@@ -184,7 +184,7 @@ def texts_by_name(answer: Mapping[str, Any], name: str) -> dict[str, str]:
 
 
 def command_result(answer: Mapping[str, Any], output: CommandOutput) -> CommandResult:
-    """Return the result of `run` or `exec`.
+    """Return the result of `run` or `exec`, from the answer and the collected output.
 
     Raises:
         ProtocolError: if the answer is invalid.
@@ -226,7 +226,7 @@ def file_entry(row: bytes) -> FileEntry:
 
 
 def changes_of(rows: Sequence[bytes], answer: Mapping[str, Any]) -> Changes:
-    """Return the outcome of `changes`.
+    """Return the outcome of `changes`. `rows` are the lines of its output.
 
     Raises:
         ProtocolError: if the answer is invalid.
@@ -259,7 +259,13 @@ def raise_upload_error(answer: Mapping[str, Any], target: str) -> None:
 
 
 def raise_error(answer: Mapping[str, Any], path: str, limit: int | None = None) -> None:
-    """Raise the error in an answer if there is one. `path` is the caller's name of the file."""
+    """Raise the error in an answer if there is one.
+
+    Args:
+        answer: answer of the executor.
+        path: path of the file as the caller has given it. If it is empty, an OSError has the path in the answer.
+        limit: maximum bytes that the caller has allowed, for the message of `OutputLimitExceededError`.
+    """
     error = answer.get("error")
     if error is None:
         return
@@ -290,9 +296,10 @@ def raise_error(answer: Mapping[str, Any], path: str, limit: int | None = None) 
 
 
 def closed_and_open(tried: object) -> tuple[list[str], list[str]]:
-    """Return the sorted names of closed things and of open things that the executor has tried to use.
+    """Return two sorted lists of names: of what the executor has tried in vain to use, and of what it could use.
 
-    `tried` is a field of the executor's answer to the greeting, `calls` or `reach`. It maps each name to True if open.
+    `tried` is the field `calls` or `reach` of the executor's answer to HELLO. It maps a name to True if the executor
+    could use the system call, or reach the part of the network, of this name.
     """
     if not isinstance(tried, dict):
         return [], []
@@ -301,9 +308,9 @@ def closed_and_open(tried: object) -> tuple[list[str], list[str]]:
 
 
 def disk_limits(executor: Mapping[str, Any]) -> tuple[int | None, int | None, str]:
-    """Return the limits on all files together: their bytes, their number, and a text about how the limits are enforced.
+    """Return the limits on all files together: maximum bytes, maximum number, and a text about their enforcement.
 
-    None means no limit.
+    None means no limit. The text is empty if there is no limit at all.
     """
     disk = executor.get("disk")
     if not isinstance(disk, dict) or not all(
@@ -312,6 +319,6 @@ def disk_limits(executor: Mapping[str, Any]) -> tuple[int | None, int | None, st
         return None, None, ""
     size, files, total = disk["bytes"], disk["files"], disk["total"]
     if total and (not size or total <= size):
-        return total, files or None, "the disk is no larger" + ("; files are counted" if files else "")
+        return total, files or None, "this is the disk's size" + ("; files are counted" if files else "")
     how = "files are counted while commands run, and commands that pass the limit are ended"
     return size or None, files or None, how if size or files else ""

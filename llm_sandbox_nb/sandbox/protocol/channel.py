@@ -1,8 +1,8 @@
 """Concurrent requests over one connection to an executor, which is never trusted.
 
 Whatever the executor does (garbage, silence, endless output, wrong ids), the host's memory use is limited, and every
-call ends. A call ends with its answer or with `SandboxLostError`. After a time-out, which the executor applies, a call
-has an answer too.
+call ends. A call ends with its answer or with `SandboxLostError`. The executor applies the time-out of a call, so a
+call that was timed out also has an answer.
 
 A request with a body has these frames. `>` comes from the host, `<` from the executor:
 
@@ -12,9 +12,9 @@ A request with a body has these frames. `>` comes from the host, `<` from the ex
     < STDOUT* STDERR* GAP*  output, passed to the `sink` of the call
     < RESPONSE {"exit_code": 0, ...}
 
-The host may send CANCEL at any time. The executor still sends RESPONSE. Requests overlap, so each frame has the id of
-its request. PING and PONG are exchanged all the time. `PINGS_LOST` * `PING_EVERY` is below `LEASE`, so the host notices
-a broken connection before the executor ends the sandbox.
+The host may send CANCEL at any time. The executor still sends RESPONSE. Requests overlap, so each frame has the number
+of its request. The host sends PING all the time, and the executor answers PONG. `PINGS_LOST` * `PING_EVERY` is below
+`LEASE`, so the host notices a broken connection before the executor ends the sandbox.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from llm_sandbox_nb.sandbox.protocol.frames import (
 __all__ = ["Body", "Channel", "Deliver", "ExecutorConnection", "Sink", "StreamTransport", "Transport"]
 
 PING_EVERY = 5.0
-"""Seconds between two pings, which renew the executor's lease."""
+"""Seconds between two pings. Each ping renews the executor's lease."""
 PINGS_LOST = 6
-"""Number of unanswered pings after which the sandbox is lost."""
+"""Number of unanswered pings after which the sandbox counts as lost."""
 GRACE = 15.0
-"""Seconds between the time-out of a call without an answer and the moment when the sandbox is considered lost."""
+"""Seconds that the executor has for its answer after the time-out of a call. Then the sandbox counts as lost."""
 SETTLE_SECONDS = 10.0
 """Maximum seconds to wait for the response to a cancelled request."""
 LEASE = 45.0
-"""Seconds without a frame after which an executor ends its sandbox."""
+"""Seconds without a frame from the host after which an executor ends its sandbox."""
 MAX_ABANDONED_BYTES = 64 * 1024 * 1024
 """Maximum bytes that the executor may still send for a cancelled request."""
 MAX_PARAMS_BYTES = MAX_PAYLOAD - 4096
@@ -64,24 +64,24 @@ MAX_PARAMS_BYTES = MAX_PAYLOAD - 4096
 Body = bytes | AsyncIterator[bytes]
 """The body of a request: bytes, or an iterator of pieces."""
 Sink = Callable[[int, bytes], None]
-"""Function that is called with the kind and payload of each frame before the response. If the function raises an
-exception, the call raises this exception too. `ProtocolError` ends the whole channel.
+"""Function that is called with the kind and payload of each frame that comes before the response. If the function
+raises an exception, the call raises this exception too. `ProtocolError` also ends the whole channel.
 """
 Deliver = Callable[[str, int, Iterator[bytes]], Awaitable[None]]
 """Function that puts a file into the sandbox. Its arguments are the file's name, size in bytes, and content. It raises
-SandboxError or OSError if that fails."""
+SandboxError or OSError if the file cannot be put there."""
 
 logger = logging.getLogger(__name__)
 
 
 class ExecutorConnection(Protocol):
-    """A living connection to the executor of a sandbox, for the file history."""
+    """A living connection to the executor of a sandbox, as far as the file history needs it."""
 
     deliver: Deliver | None
-    """Function that puts a file into the sandbox from outside, faster than the connection can. None if the sandbox has
-    no such way."""
+    """Function that puts a file into the sandbox from outside, faster than through the connection. None if that is not
+    possible."""
     release_pack: Callable[[], None] | None
-    """Function that frees the memory in which `deliver` has put files, and for which the executor gets descriptors.
+    """Function that frees the memory of the files that `deliver` has made, if the executor gets descriptors of them.
     None if `deliver` puts files into the top folder of the sandbox instead.
     """
 
@@ -116,7 +116,7 @@ class _Call:
 
 
 class Channel:
-    """Requests to one executor. Use a channel only in the event loop in which `hello` was awaited."""
+    """Channel for requests to one executor. Use it only in the event loop in which `hello` was awaited."""
 
     def __init__(self, transport: Transport, *, ping_every: float = PING_EVERY) -> None:
         self._ping_every = ping_every
@@ -132,7 +132,7 @@ class Channel:
         self._use(transport)
 
     def _use(self, transport: Transport) -> None:
-        """Use another connection, and drop all state of the former connection."""
+        """Use `transport` from now on, and drop all state of the former connection."""
         for task in self._tasks:
             task.cancel()
         self._transport = transport
@@ -142,7 +142,9 @@ class Channel:
         self.lost: SandboxLostError | None = None
 
     async def ensure_connected(self) -> None:
-        """Reconnect if the connection was lost. Only subclasses can do so; in this class, the sandbox is lost too.
+        """Reconnect if the connection was lost.
+
+        Only subclasses can reconnect. In this class, a sandbox is lost as soon as its connection is lost.
 
         Raises:
             SandboxLostError: if the sandbox is lost.
@@ -156,7 +158,7 @@ class Channel:
 
         Args:
             params: parameters of the greeting, such as `lease`, `directories`, `cwd` and `spill`.
-            adopt: True if a former owner may have left an incomplete frame in either direction.
+            adopt: True if the executor had another owner, who may have left an incomplete frame in either direction.
             timeout: seconds in which the executor must answer.
 
         Raises:
@@ -217,7 +219,8 @@ class Channel:
             sink: function that receives the frames before the response. None if the request has no such frames.
             timeout: seconds until the answer is due. If there is still no answer `GRACE` seconds later, the sandbox
                 counts as lost. None for no limit.
-            begun: function that is called with the request's number for `cancel`, as soon as the request is sent.
+            begun: function that is called with the request's number as soon as the request is sent. `cancel` takes this
+                number.
 
         Raises:
             SandboxLostError: if the sandbox is lost, before or during the call.
@@ -275,18 +278,21 @@ class Channel:
                 call.answer.set_exception(error)
 
     def cancel_op(self, op: str) -> None:
-        """Ask the executor to end the requests of this operation. They are still answered."""
+        """Ask the executor to end all requests with the operation `op`. The executor still answers them."""
         for number, call in self._calls.items():
             if call.op == op:
                 self._write(Frame(Kind.CANCEL, number))
 
     def cancel(self, number: int) -> None:
-        """Ask the executor to end one request, which is still answered."""
+        """Ask the executor to end a single request. The executor still answers it."""
         if number in self._calls:
             self._write(Frame(Kind.CANCEL, number))
 
     def hold(self, holder: object) -> None:
-        """Stop reading frames until `release`, because `holder` cannot keep up. Release before the pings time out."""
+        """Stop reading frames until `release` is called, because `holder` cannot keep up.
+
+        Call `release` before so many pings are unanswered that the sandbox counts as lost.
+        """
         self._holders.add(holder)
         self._flowing.clear()
 
@@ -343,10 +349,8 @@ class Channel:
                 call.sink(frame.kind, frame.payload)
         except ProtocolError:
             raise
-        except (
-            StopIteration,
-            asyncio.CancelledError,
-        ) as error:  # a future refuses one, the other cancels the caller
+        # A future refuses StopIteration, and CancelledError in a future would look like a cancellation of the caller.
+        except (StopIteration, asyncio.CancelledError) as error:
             call.answer.set_exception(
                 RuntimeError(f"a function that gets output raised {type(error).__name__}")
             )
@@ -422,9 +426,9 @@ class Channel:
 
 
 def last_line(stderr: str) -> str:
-    """Return the last line of an executor's stderr for `Channel.why_ended`, without the traceback before this line.
+    """Return the last line of an executor's stderr, for `Channel.why_ended`. A traceback before this line is left out.
 
-    The line has no control sequences, because it is logged, and the log may be a terminal.
+    Control sequences are removed, because the line is logged, and the log may be a terminal.
     """
     return plain(next(reversed(stderr.splitlines()), "")[:200])
 

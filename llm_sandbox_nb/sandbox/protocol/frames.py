@@ -1,9 +1,9 @@
 """The wire format between the host and the executor inside a sandbox, and the transport of frames.
 
-A frame is a 15-byte header `>2sBIII` (magic, kind, request id, payload length, checksum) and at most 64 KiB
-of payload. The checksum is the CRC-32 of the first 11 header bytes and the payload. It detects incomplete frames after
-a change of owner, but not forgery. `executor/frames.py` has its own copy of these few constants, because that file
-is sent into the sandbox unchanged.
+A frame is a 15-byte header `>2sBIII` (magic, kind, request number, payload length, checksum) and at most 64 KiB of
+payload. The checksum is the CRC-32 of the first 11 header bytes and the payload. It detects frames that a former owner
+has left incomplete, but not forged frames. `executor/frames.py` repeats these few constants, because it is sent into
+the sandbox, where this module cannot be imported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Kind(IntEnum):
     REQUEST = 1
     """From the host: JSON with `op` and its arguments."""
     DATA = 2
-    """From the host: a piece of the request's body."""
+    """From the host: a piece of the request's body. From the executor: output of background jobs before a command."""
     END = 3
     """From the host: the body is complete."""
     STDOUT = 4
@@ -44,7 +44,7 @@ class Kind(IntEnum):
     CANCEL = 8
     """From the host: end the request and its processes. The response still comes."""
     HELLO = 9
-    """From both sides: the greeting of a new owner, and the executor's answer."""
+    """From the host: the greeting of a new owner. From the executor: the answer to it."""
     PING = 10
     PONG = 11
     ACK = 12
@@ -54,7 +54,7 @@ class Kind(IntEnum):
 
 
 class ProtocolError(LLMSandboxError):
-    """The other side sent an invalid frame."""
+    """Error for invalid data from the other side."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Frame:
 
 
 def checksum(kind: int, request: int, payload: bytes) -> int:
-    """Return the CRC-32 of a frame: its header without the checksum, then its payload."""
+    """Return the CRC-32 of a frame: of its header without the checksum, followed by its payload."""
     head = struct.pack(">2sBII", MAGIC, kind, request, len(payload))
     return zlib.crc32(payload, zlib.crc32(head))
 
@@ -96,23 +96,24 @@ def checksum(kind: int, request: int, payload: bytes) -> int:
 def json_frame(kind: Kind, request: int, value: object) -> Frame:
     """Return a frame with a JSON payload. The JSON is ASCII, with escapes for all other characters.
 
-    So file names that are not UTF-8 are preserved too. Python has surrogates for their bytes, and JSON escapes these.
+    So file names that are not UTF-8 are preserved. Python represents their invalid bytes by surrogates, which JSON
+    escapes.
     """
     return Frame(kind, request, json.dumps(value, separators=(",", ":")).encode("ascii"))
 
 
 def body_frames(request: int, data: bytes | memoryview) -> Iterator[Frame]:
-    """Cut `data` into DATA frames."""
+    """Cut `data` into DATA frames, and yield them."""
     view = memoryview(data)
     for start in range(0, len(view), MAX_PAYLOAD):
         yield Frame(Kind.DATA, request, bytes(view[start : start + MAX_PAYLOAD]))
 
 
 def decode_header(header: bytes) -> tuple[int, int, int, int]:
-    """Return kind, request id, payload length and checksum.
+    """Return kind, request number, payload length and checksum.
 
     Raises:
-        ProtocolError: if the header is invalid, or the length is over the limit.
+        ProtocolError: if the header is invalid, or the length is above `MAX_PAYLOAD`.
     """
     magic, kind, request, length, check = HEADER.unpack(header)
     if magic != MAGIC:
@@ -145,10 +146,10 @@ class Transport(Protocol):
         """
 
     def write(self, frames: Sequence[Frame]) -> None:
-        """Queue frames. This class does not limit the queue, because the channel does."""
+        """Queue frames. A transport does not limit the queue, because the channel does."""
 
     def close(self) -> None:
-        """Close the connection; a second call does nothing."""
+        """Close the connection. A second call does nothing."""
 
 
 class ByteReader(Protocol):
@@ -159,7 +160,7 @@ class ByteReader(Protocol):
 
 
 class StreamTransport:
-    """Frames over a byte stream."""
+    """Transport that sends and receives frames through a byte stream."""
 
     def __init__(self, reader: ByteReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -191,9 +192,9 @@ class StreamTransport:
         return True
 
     async def find_frame(self, wanted: Callable[[Frame], bool]) -> Frame | None:
-        """Skip to the first frame for which `wanted` is True.
+        """Skip to the first frame for which `wanted` returns True, and return it. Return None at the end of the stream.
 
-        The stream may start within a frame, or with frames for another owner.
+        The stream may start within a frame, or with frames for a former owner.
         """
         while True:
             try:
@@ -208,7 +209,7 @@ class StreamTransport:
     def write_raw(self, data: bytes) -> None:
         """Write bytes that are not a frame: the executor's source, or zeros.
 
-        A process that adopts a sandbox writes zeros, because the dead owner may have left a frame incomplete.
+        A new owner of a sandbox writes zeros first. They fill up a frame that the former owner has left incomplete.
         """
         self._writer.write(data)
 
@@ -222,11 +223,11 @@ class StreamTransport:
 MESSAGE_LIMIT = 4 * (HEADER.size + MAX_PAYLOAD)
 """Maximum bytes of a message that `pack` makes."""
 SANDBOX_ENDED = 4410
-"""Close code of a WebSocket: the sandbox has ended, so that connecting again cannot succeed."""
+"""Close code of a WebSocket whose sandbox has ended, so that it is useless to connect again."""
 
 
 def pack(frames: Iterable[bytes]) -> Iterator[bytes]:
-    """Join encoded frames, in order, into as few messages as possible."""
+    """Join encoded frames, in order, to messages of at most `MESSAGE_LIMIT` bytes, and yield the messages."""
     waiting: list[bytes] = []
     size = 0
     for frame in frames:
@@ -243,7 +244,7 @@ def unpack(message: bytes | str | None) -> Iterator[Frame]:
     """Split a message into frames.
 
     Raises:
-        ProtocolError: if the message holds anything but whole, undamaged frames.
+        ProtocolError: if the message has anything else than complete, valid frames.
     """
     if not isinstance(message, bytes) or not message or len(message) > MESSAGE_LIMIT:
         raise ProtocolError("a message holds no frames")

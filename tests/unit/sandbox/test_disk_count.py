@@ -180,7 +180,7 @@ def test_limits_in_force_are_read_from_the_answer_of_the_executor() -> None:
     watched = disk_limits({"disk": {"bytes": 5, "files": 6, "total": 10}})
     assert watched[:2] == (5, 6)
     assert "ended" in watched[2]
-    assert disk_limits({"disk": {"bytes": 5, "files": 0, "total": 4}}) == (4, None, "the disk is no larger")
+    assert disk_limits({"disk": {"bytes": 5, "files": 0, "total": 4}}) == (4, None, "this is the disk's size")
 
 
 class _Engine:
