@@ -15,7 +15,7 @@ function keys(trans: Trans, { tab, lab }: IKeyPlaces): [string, string][] {
     lab && ['F10', trans('Continue to the next call or result')],
     lab && ['Shift+F9', trans('End the run that waits for you')],
     tab && ['↓  →', trans('Next step')],
-    tab && ['↑  ←', trans('Step before')],
+    tab && ['↑  ←', trans('Previous step')],
     tab && ['Home  End', trans('First step, last step')],
     tab && ['p', trans('Large type, to show it to a class; Esc ends it')],
     ['e', trans('Next problem: an error or a warning')],
