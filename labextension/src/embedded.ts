@@ -82,8 +82,7 @@ function openPacked(text: string): Opened {
 
 const TOO_LARGE =
   'The record in this notebook is far larger than it says and was not unpacked; open journal.jsonl in the run’s folder.';
-const NO_VERSION =
-  'The record in this notebook is not shown, because it does not name the version of its format.';
+const NO_VERSION = 'The record in this notebook is not shown, because it does not name the version of its format.';
 const DAMAGED = 'The record in this notebook is damaged; open journal.jsonl in the run’s folder.';
 
 /** Return an embedded file; null if the bundle has no file of that name. */

@@ -15,7 +15,7 @@ export function toolOf(call: ICall | undefined): Tool {
   return TOOLS.get(call?.tool ?? '') ?? 'other';
 }
 
-/** Return true for a call that failed, by an error, its exit code or a time-out. A call that never began did not fail. */
+/** Return true for a call that failed: an error, its exit code or a time-out. A call that never began did not fail. */
 export function failed(call: ICall): boolean {
   const result = call.result;
   return (
