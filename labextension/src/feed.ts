@@ -28,7 +28,7 @@ export class EventFeed {
     return fresh;
   }
 
-  /** Return the new events of a stream, and of a partly repeated text only the new part. */
+  /** Return the new events of a stream. If a part of a text is repeated, return only the new part. */
   add(events: readonly unknown[]): IEvent[] {
     const fresh: IEvent[] = [];
     for (const given of events) {

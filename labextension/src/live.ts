@@ -63,8 +63,8 @@ export interface IShell {
   /** Stop the sandbox of another notebook that is idle longest, if the person agrees, and run the cell of `place` again. */
   makeRoom(place: HTMLElement): Promise<void>;
   /**
-   * Make the card of a run that is over final in the notebook; also one with an earlier end, if `resumed`.
-   * Rejects when there is no record of the run.
+   * Put the final card of a run that is over into the notebook. If `resumed`, replace even a final card, which may show
+   * an earlier end of the run. Rejects if there is no record of the run.
    */
   settle(place: HTMLElement, runId: string, resumed?: boolean): Promise<void>;
 }

@@ -34,7 +34,7 @@ _MAX_DEPTH = 3
 
 
 def unfolding_warning(text: str) -> str:
-    """Return a warning if a page has so many elements that even cleaning it is too costly; else an empty text."""
+    """Return a warning if a page has too many elements to remove its scripts; else ""."""
     elements, _ = page_cost(text)
     return f"This page unfolds to {format_count(elements)} elements." if elements > MAX_ELEMENTS else ""
 

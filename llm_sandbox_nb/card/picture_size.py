@@ -30,7 +30,7 @@ class PictureSize:
 
     @property
     def decoded(self) -> int:
-        """Bytes that a browser needs to show the picture; an animation needs three frames at a time."""
+        """Bytes that a browser needs to show the picture. For an animation, this is the size of three frames."""
         return self.width * self.height * self.depth * (3 if self.frames > 1 else 1)
 
 

@@ -25,7 +25,7 @@ def static_page(text: str) -> tuple[str, bool]:
     The caller must show the page under a content security policy that forbids loading, because styles can contain
     addresses. Then nothing in the page runs, loads or navigates. Attributes with an address outside of the page are
     removed, because a policy and a sandbox are not enough: Chromium looks up the host of a frame, form or link, and
-    connects to it, before the policy refuses the address. A host name could so carry secret data out of the page.
+    connects to it, before the policy refuses the address. A page could put secret data into such a host name.
     `labextension/src/artifacts/static-page.ts` cleans pages for the view in the same way.
     """
     import nh3

@@ -58,9 +58,9 @@ def convert_command(arguments: argparse.Namespace) -> int:
 
 
 def _read(named: str, form: str) -> tuple[dict[str, Trajectory], Path]:
-    """Return the runs by name, and the folder of the record. In a run of this package, it also holds long outputs.
+    """Return the runs by name, and the folder of the record.
 
-    If `form` is a journal, refuse a run of this package: the new folder would lack its long outputs and its files.
+    If `form` is a journal, refuse a run of this package: the new folder would lack the run's long outputs and files.
     """
     given, name = split_name(named)
     path = run_path(str(given))

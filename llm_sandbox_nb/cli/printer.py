@@ -57,11 +57,14 @@ def protection_lines(protection: dict[str, Any]) -> Iterator[str]:
 
 
 class Printer:
-    """Printer of events. A run asks its model while its sandbox starts, so steps wait until the isolation is known.
+    """Printer of events.
 
-    `lines` limits each text; None means no limit. `folder` is the run's folder, needed only to print large outputs of a
-    loaded run in full. `trajectory` is needed if only the current attempt of a loaded run is printed: it knows the last
-    step before each rewind. The steps of each row in `calm` share a line.
+    A run may ask its model while its sandbox still starts. The printer therefore keeps the first steps back, and prints
+    them below the line about the isolation.
+
+    `lines` is the maximum number of lines of each text; None means no limit. `folder` is the run's folder, needed only
+    to print large outputs of a loaded run in full. `trajectory` is needed if only the current attempt of a loaded run
+    is printed: it tells the last step before each rewind. Each item of `calm` holds uneventful steps that share a line.
     """
 
     def __init__(

@@ -98,7 +98,7 @@ def examples_command(arguments: argparse.Namespace) -> int:
 
 
 def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
-    """Run the task of these flags and print the events. Return the exit code, and the run, or None if none was started.
+    """Run the task of these flags and print the events. Return the exit code and the run (None if it did not start).
 
     Raises:
         UsageError: if an option, a settings file or an input is wrong; nothing was started.

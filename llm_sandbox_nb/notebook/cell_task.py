@@ -93,7 +93,7 @@ def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | Non
         name: getattr(options, name, None) or getattr(settings, name) or None for name in names
     }
     allow, secrets = asked.pop("allow"), asked.pop("secret")
-    # the settings `allow` and `secret` are ignored if another network than `allow` was chosen
+    # The settings `allow` and `secret` count only for the network "allow"; for another network they are ignored.
     if asked["network"] in (None, "allow"):
         asked |= {"allow": allow or (), "secrets": secrets or ()}
     elif getattr(options, "allow", None) or getattr(options, "secret", None):

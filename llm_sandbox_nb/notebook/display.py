@@ -139,7 +139,7 @@ def replaces_outputs(shell: Any) -> bool:
     """Return True if the front end of this cell replaces an output by an update. Call this in the cell's thread.
 
     A Jupyter console prints each output once and ignores updates. Its message ids have the form that Python programs
-    use; a page's ids differ. nbclient uses this form too, but cannot answer `input()`, as a console can.
+    use; a page's ids differ. nbclient uses this form too, but unlike a console, it cannot answer `input()`.
     """
     get_parent = getattr(shell, "get_parent", None)
     parent: dict[str, Any] = (get_parent() if get_parent else None) or {}

@@ -264,7 +264,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             raise SandboxUsageError(unknown_subcommand(name, _SUBCOMMANDS))
 
     def _prepare(self, run: Run, output: Output | None = None) -> None:
-        """Prepare later commands: a cell that resumes the run shows a card, and forks of the run are registered."""
+        """Let cells that resume this run show a card, and register later forks of this run."""
         from llm_sandbox_nb.notebook.solve_card import CellResumeDisplay
 
         if output is not None or not isinstance(run.context.resume_display, CellResumeDisplay):

@@ -206,7 +206,7 @@ class PrepareHandler(SandboxAPIHandler):
 
     @rest_verb
     async def post(self) -> None:
-        """Prepare sandboxes for the next requests of a kernel. End the kernel's prepared ones with other settings."""
+        """Prepare sandboxes for the next requests of a kernel. End its prepared sandboxes that have other settings."""
         body = self.body()
         kernel_id, count, seconds = body.get("kernel_id"), body.get("count"), body.get("seconds")
         if not isinstance(kernel_id, str):

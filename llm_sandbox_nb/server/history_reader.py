@@ -258,7 +258,7 @@ def _described(path: str, entry: Entry) -> Json:
 def _workplace(manifest: Mapping[str, Entry]) -> str:
     """Return the folder to show first: `/testbed`.
 
-    If the manifest lacks this folder, return the one with the shortest path among those whose content it lists.
+    If the manifest lacks `/testbed`, return the shortest path among the folders whose content the manifest lists.
     """
     if _WORKPLACE in manifest:
         return _WORKPLACE

@@ -145,7 +145,8 @@ class KernelHost:
             managed = self.manager.get(run.outside or "")
         except UnknownSandboxError:
             raise _NotOpenError(NOT_OPEN) from None
-        # The pending request may be a checkpoint of the caller's last step, and not a person's: wait until it ends.
+        # A pending request may come from a person, or from the checkpoint after the caller's last step. A checkpoint
+        # ends soon, so wait a moment.
         for _ in range(_SETTLE_TRIES):
             if not managed.requests:
                 break

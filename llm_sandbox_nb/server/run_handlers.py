@@ -225,7 +225,7 @@ class RunPublishHandler(RunSocket):
             run.outside = self._outside_sandbox(sandbox_id, kernel_id)
 
     def _outside_sandbox(self, sandbox_id: object, kernel_id: str) -> str | None:
-        """Return the id of the sandbox that the kernel opens to outside agents, or None if it is another kernel's."""
+        """Return `sandbox_id` if this sandbox belongs to the kernel, else None."""
         manager = self.settings["llm_sandbox_manager"]
         own = (managed.id for managed in manager.in_use() if managed.kernel_id == kernel_id)
         return next((id for id in own if id == sandbox_id), None)

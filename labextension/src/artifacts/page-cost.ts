@@ -19,7 +19,7 @@ export interface IPageCost {
   bytes: number;
 }
 
-/** Return the reason why a page waits for a click, in one sentence; empty if it does not. */
+/** Return the reason why a page waits for a click, in one sentence; empty if the page does not wait. */
 export function pageWarning(text: string, host: IHost): string {
   const { elements, bytes } = pageCost(text);
   if (elements > ELEMENT_BOUND) {

@@ -17,7 +17,7 @@ export function pictureSize(bytes: Uint8Array): IPictureSize | null {
   return withinEnd(() => READERS.find(({ begins }) => begins.test(start(bytes)))?.read(viewOf(bytes)) ?? null);
 }
 
-/** Return the bytes that a browser needs to show the picture. An animation needs three frames at a time. */
+/** Return the bytes that a browser needs to show the picture. For an animation, this is the size of three frames. */
 export function pictureBytes({ width, height, frames, depth }: IPictureSize): number {
   return width * height * depth * (frames > 1 ? 3 : 1);
 }

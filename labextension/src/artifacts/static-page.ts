@@ -2,8 +2,8 @@
  * An HTML or SVG file without its scripts: nothing in it runs, loads or navigates.
  *
  * Attributes with an address outside of the page are removed, because a policy and a sandbox are not enough: Chromium
- * looks up the host of a frame, form or link, and connects to it, before the policy refuses the address. A host name
- * could so carry secret data out of the page.
+ * looks up the host of a frame, form or link, and connects to it, before the policy refuses the address. A page could
+ * put secret data into such a host name.
  */
 import createDOMPurify, { type Config, type DOMPurify } from 'dompurify';
 

@@ -97,7 +97,7 @@ export class SandboxApi extends ServerApi {
     return this.json<IMcpAccess>(['sandboxes', id, 'mcp-token']);
   }
 
-  /** Make a token, which replaces an earlier one. Return lines for MCP clients with it; it cannot be read again. */
+  /** Replace the token. Return lines for the configuration of MCP clients: only they contain the new token. */
   async makeMcpToken(id: string): Promise<string> {
     const body = JSON.stringify({ url: URLExt.join(this.settings.baseUrl, '/') });
     return (await this.json<{ connect: string }>(['sandboxes', id, 'mcp-token'], {}, { method: 'POST', body })).connect;

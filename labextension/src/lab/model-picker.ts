@@ -66,7 +66,7 @@ export class ModelPicker {
     this.clear();
   }
 
-  /** Forget the models: another notebook is in front. */
+  /** Forget the models, because another notebook came to the front. */
   clear(): void {
     this._asked++;
     this.node.open = false;

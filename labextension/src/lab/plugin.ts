@@ -130,7 +130,7 @@ function activate(
   follow();
 }
 
-/** Open links to journals in outputs with this extension's viewer: Lab would choose one by the file's name alone. */
+/** Open links to journals in outputs with this extension's viewer. Lab chooses viewers by the file's name alone. */
 function openRecordLinks(app: JupyterFrontEnd): void {
   const files = `${app.serviceManager.serverSettings.baseUrl}files/`;
   const open = (event: MouseEvent) => {

@@ -55,7 +55,7 @@ export class SandboxSection {
   private _last: IUsage | null = null;
   private _timer = 0;
   private _visible = false;
-  /** Number of times that a person began or ended to look. */
+  /** Number of times that the section became visible or hidden. */
   private _looks = 0;
 
   constructor(
@@ -133,7 +133,7 @@ export class SandboxSection {
     }
   }
 
-  /** Measure while a person looks. */
+  /** Measure the resource use only while the section is visible. */
   setVisible(visible: boolean): void {
     if (visible !== this._visible) {
       this._visible = visible;

@@ -23,7 +23,7 @@ class RunContent extends Widget {
   }
 }
 
-/** Return the tab of a run. `resolver` finds files; `folder` is the run's folder as seen by it, null if unknown. */
+/** Return the tab of a run. `folder` is the run's folder, as a path for `resolver`; null if the folder is unknown. */
 export function runTab(
   run: IShownRun,
   rendermime: IRenderMimeRegistry,

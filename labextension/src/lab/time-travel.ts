@@ -54,7 +54,7 @@ export class KernelTimeTravel implements ITimeTravel {
     await this._execute(run, words.filter(word => word).join(' '));
   }
 
-  /** Let a live run, which keeps its kernel busy, execute `action`, and return `told`. Else execute `line` there. */
+  /** If the run is live, its kernel is busy: send `action` to the run, and return `told`. Else execute `line`. */
   private async _go(line: string, action: string, more: Record<string, unknown>, told: string): Promise<string> {
     const run = await this._api.run(this._runId);
     if (!isLive(run)) {

@@ -37,7 +37,7 @@ export interface IStep {
   /** Number of tokens that the model of the reply can take in; null if unknown. */
   contextWindow: number | null;
   finishReason: string | null;
-  /** The message after a reply without a call. */
+  /** The last message to the model that was added during the step, such as a request for a call; empty without one. */
   nudge: string;
   /** Allowed and refused connections of this step, if the network is an allow-list. */
   connections: ev.IConnectionMade[];

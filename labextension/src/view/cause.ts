@@ -1,4 +1,4 @@
-/** Causes of a result: losses of each step, the files it was made with, the model's request, the attempt before. */
+/** Causes of a step's result: lost data, the files that the step used, the model's request, the earlier attempt. */
 
 import { answerChain, renderChain } from './answer-chain';
 import { h } from './dom';

@@ -11,7 +11,7 @@ import { StepView } from './step';
 
 /** Distance from the visible part within which a step's body is kept, so that scrolling finds it there. */
 const MARGIN = '800px 0px';
-/** `scrollMargin` is for a view that scrolls itself. Browsers without it make a step's body only in sight. */
+/** `scrollMargin` is for a view that scrolls itself. In browsers without it, only steps in sight have a body. */
 const OPTIONS = { rootMargin: MARGIN, scrollMargin: MARGIN };
 /** Number of steps in a group, which are laid out together. */
 const GROUP = 8;

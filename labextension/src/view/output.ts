@@ -10,7 +10,7 @@ const TAIL_LINES = 20;
 const ERRORS = 40;
 /** Number of visible lines of an output that errors follow, because a reader looks for the errors. */
 const BRIEF = 5;
-/** So many further lines are shown too, because hiding them would save little. */
+/** If at most this number of lines would be hidden, all lines are shown, because hiding so few would save little. */
 const SPARE = 5;
 /** Maximum characters of the visible part. If it is longer, the middle of each line beyond `LINE` characters is cut. */
 const CHARACTERS = 8000;
