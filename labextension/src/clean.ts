@@ -1,8 +1,8 @@
 /**
  * Sanitiser for HTML that was rendered from Markdown or terminal output.
  *
- * The text is the model's, so it is hostile: nothing in it runs or is loaded, no link
- * leads to the Jupyter server (`/logout` is a GET), and it cannot use classes or styles with which it could cover the page.
+ * The text comes from the model, so it may be hostile: nothing in it runs or is loaded, no link leads to the Jupyter
+ * server (a click on `/logout` would log the person out), and it cannot cover the page with classes or styles.
  */
 
 import { PICTURE_BOUND } from './artifacts/bounds';
@@ -28,7 +28,7 @@ const CLASSES = /^(?:\u037c[\w]+|language-[\w+-]+|ansi-[a-z-]+)$/;
 
 let purifier: DOMPurify | null = null;
 
-/** The harmless part of `html`, as nodes. */
+/** Return the harmless part of `html`, as nodes. */
 export function cleanHtml(html: string): DocumentFragment {
   purifier ??= makePurifier();
   return purifier.sanitize(html) as unknown as DocumentFragment;
@@ -59,14 +59,14 @@ function makePurifier(): DOMPurify {
   return made;
 }
 
-/** True for an address that holds a picture within the memory limit; a drawing is a page, not a picture. */
+/** Return true for an address that holds a picture within the memory limit. An SVG is a page, not a picture. */
 function isSmallPicture(address: string): boolean {
   const data = /^data:image\/[\w.+-]+;base64,([A-Za-z0-9+/=\s]*)$/i.exec(address)?.[1];
   const size = data === undefined ? null : pictureSize(decodeBase64(data));
   return size !== null && pictureBytes(size) <= PICTURE_BOUND;
 }
 
-/** True for a whole address on another server than this page's. */
+/** Return true for an absolute address on another server than this page's. */
 function leadsAway(href: string): boolean {
   try {
     const url = new URL(href);

@@ -27,7 +27,7 @@ export interface ITrajectoryBundle {
   schema_version: number;
   run_id: string | null;
   events: unknown[];
-  /** Characters that texts within the events were clipped to; null when they are whole. */
+  /** Number of characters to which texts in the events were clipped; null if no text was clipped. */
   text_limit: number | null;
   artifacts: Record<string, IEmbeddedArtifact>;
   /** Present while the run is live, so that the page can follow it at the server. */
@@ -39,10 +39,10 @@ export interface ITrajectoryBundle {
 }
 
 /**
- * `value` as a bundle with all its parts; null for any other value. The events are not checked here.
+ * Return `value` as a bundle with all its parts; null for any other value. The events are not checked here.
  *
- * `page` is the card's static page beside it. Bundles of earlier versions hold events and files as they are; later ones
- * have them in one packed text.
+ * `page` is the card's static page, from the same output. Bundles of earlier versions hold events and files as plain
+ * JSON; in later ones, one text holds both, compressed.
  */
 export function asBundle(value: unknown, page?: unknown): ITrajectoryBundle | null {
   if (typeof value !== 'object' || value === null) {
@@ -70,7 +70,7 @@ export function asBundle(value: unknown, page?: unknown): ITrajectoryBundle | nu
 
 type Opened = Pick<ITrajectoryBundle, 'problem'> & Partial<Pick<ITrajectoryBundle, 'events' | 'artifacts'>>;
 
-/** Unpack events and files; without any, and with the reason, if that fails. */
+/** Unpack events and files. If that fails, return no events, no files, and the reason. */
 function openPacked(text: string): Opened {
   try {
     const { events, artifacts } = JSON.parse(new TextDecoder().decode(unpack(text))) as Partial<ITrajectoryBundle>;
@@ -82,8 +82,7 @@ function openPacked(text: string): Opened {
 
 const TOO_LARGE =
   'The record in this notebook is far larger than it says and was not unpacked; open journal.jsonl in the run’s folder.';
-const NO_VERSION =
-  'The record in this notebook is not shown: it does not say by the number of a version what form it has.';
+const NO_VERSION = 'The record in this notebook is not shown, because it does not name the version of its format.';
 const DAMAGED = 'The record in this notebook is damaged; open journal.jsonl in the run’s folder.';
 
 /** Return an embedded file; null if the bundle has no file of that name. */

@@ -19,7 +19,7 @@ export class EventFeed {
   private _count = 0;
   private _last: string | null = null;
 
-  /** Return the new events of a list that is given repeatedly. While it only grows, the work depends on the new events. */
+  /** Return the new events of a list that is given repeatedly. While the list only grows, only new events cost work. */
   take(list: readonly unknown[]): IEvent[] {
     const grew = this._count > 0 && this._count <= list.length && idOf(list[this._count - 1]) === this._last;
     const fresh = this.add(list.slice(grew ? this._count : 0));
@@ -28,7 +28,7 @@ export class EventFeed {
     return fresh;
   }
 
-  /** Return the new events of a stream; of a repeated piece of text, only its new part. */
+  /** Return the new events of a stream. If a part of a text is repeated, return only the new part. */
   add(events: readonly unknown[]): IEvent[] {
     const fresh: IEvent[] = [];
     for (const given of events) {
@@ -36,7 +36,7 @@ export class EventFeed {
         this.rejected++;
         continue;
       }
-      // A known event must not end a stream that has begun since.
+      // A repeated event must not end a stream of text that began after the event.
       const event = this._seen.has(given.id) && !isTransient(given) ? null : this._tail.take(given);
       if (event && !this._seen.has(event.id)) {
         this._seen.add(event.id);

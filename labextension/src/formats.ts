@@ -5,7 +5,7 @@ import { isEvent, isVersion } from './valid';
 
 export interface IRecord {
   events: IEvent[];
-  /** The unreadable parts, in one sentence; empty without any. */
+  /** A sentence that names the unreadable parts; empty if there are none. */
   problem: string;
 }
 

@@ -2,7 +2,7 @@
 
 import { CALL_FAILURES, MODEL_FAILURES, STATES } from './generated/words';
 
-/** US dollars, with four decimals below one dollar; null is an unknown price. */
+/** Return US dollars as text, with four decimals below one dollar. Null means an unknown price. */
 export function formatCost(cost: number | null): string | null {
   if (cost === null || !Number.isFinite(cost)) {
     return null;
@@ -13,7 +13,7 @@ export function formatCost(cost: number | null): string | null {
   return `$${decimal(cost, cost > 0 && cost < 1 ? 4 : 2)}`;
 }
 
-/** The US dollars spent and the budget, both in cents if cents are precise enough. */
+/** Return the US dollars spent and the budget, both rounded to cents if cents are precise enough. */
 export function formatSpent(cost: number | null, budget: number | null, trans: Trans = asWritten): string {
   const known = formatCost(cost) ?? trans('cost unknown');
   if (budget === null) {
@@ -28,7 +28,7 @@ function cents(dollars: number): string {
   return dollars > 0 && dollars < 0.01 ? formatCost(dollars)! : `$${decimal(dollars, 2)}`;
 }
 
-/** A number of bytes; 1 KB is 1024 bytes. */
+/** Return a number of bytes as text; 1 KB is 1024 bytes. */
 export function formatSize(size: number): string {
   if (size < 1024) {
     return `${size} B`;
@@ -43,7 +43,7 @@ export function formatSize(size: number): string {
   return `${decimal(value, 1)} ${units[unit]}`;
 }
 
-/** A duration in at most two units: `3.2 s`, `45 s`, `2 min 5 s`, `1 h 30 min`. */
+/** Return a duration in at most two units: `3.2 s`, `45 s`, `2 min 5 s`, `1 h 30 min`. */
 export function formatDuration(seconds: number): string {
   if (!Number.isFinite(seconds)) {
     return 'unknown time';
@@ -65,17 +65,17 @@ export function formatDuration(seconds: number): string {
 /** Made once, because `toLocaleString` makes a formatter for each call. */
 const COUNT = new Intl.NumberFormat('en-US');
 
-/** A whole number with separators of thousands. */
+/** Return a whole number with separators of thousands. */
 export function formatCount(count: number): string {
   return COUNT.format(count);
 }
 
-/** `count` with its noun; both forms of the noun are given, because they are translated. */
+/** Return `count` with its noun, `noun` for 1 and `nouns` otherwise. The caller translates both. */
 export function plural(count: number, noun: string, nouns: string): string {
   return `${formatCount(count)} ${count === 1 ? noun : nouns}`;
 }
 
-/** A number of tokens in few characters: thousands as `0.7k`, millions as `2.5M`. */
+/** Return a number of tokens in few characters: thousands as `0.7k`, millions as `2.5M`. */
 export function formatShort(count: number): string {
   if (count < 100) {
     return String(count);
@@ -83,7 +83,7 @@ export function formatShort(count: number): string {
   return count < 999_950 ? `${decimal(count / 1000, 1)}k` : `${decimal(count / 1_000_000, 1)}M`;
 }
 
-/** Seconds as a clock shows them: `1:05`, or `2:01:05` with hours. */
+/** Return seconds as a clock shows them: `1:05`, or `2:01:05` with hours. */
 export function formatClock(seconds: number): string {
   const whole = Math.max(0, Math.floor(seconds));
   const [minutes, rest] = [Math.floor(whole / 60) % 60, String(whole % 60).padStart(2, '0')];
@@ -92,7 +92,7 @@ export function formatClock(seconds: number): string {
     : `${Math.floor(whole / 3600)}:${String(minutes).padStart(2, '0')}:${rest}`;
 }
 
-/** Translates; `%1`, `%2`... stand for the arguments. */
+/** Function that translates a text. `%1`, `%2`... stand for the arguments. */
 export type Trans = (text: string, ...args: (string | number)[]) => string;
 
 /** Put the arguments into a text without translating it. */
@@ -100,8 +100,8 @@ export const asWritten: Trans = (text, ...args) =>
   text.replace(/%(\d)/g, (whole, place) => String(args[Number(place) - 1] ?? whole));
 
 /**
- * The state of a run, or the reason of its end, in words. `detail` is the limit that was reached, the failure of the
- * model, or the number of the step.
+ * Return the state of a run, or the reason of its end, in words. `detail` is the limit that was reached, the failure of
+ * the model, or the number of the step.
  */
 export function formatState(state: string, detail: string | number = '', trans = asWritten): string {
   const [alone, together] = STATES.get(state) ?? ['', ''];

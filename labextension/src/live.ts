@@ -1,6 +1,6 @@
 /**
- * Connection between the cards and the part of the extension that knows the server. The renderer of outputs is loaded before
- * all plugins, so it waits until the server part registers its services here; without that part, none are registered.
+ * Connection between the cards and the part of the extension that knows the server. The renderer of outputs is loaded
+ * before all plugins, so it waits until that part registers its services here. Without that part, it waits for ever.
  */
 
 import { PromiseDelegate, ReadonlyPartialJSONObject } from '@lumino/coreutils';
@@ -8,13 +8,13 @@ import { IArtifactContent, IControls, IDecisions, IHistory, ITimeTravel } from '
 
 /** Receiver of a run's events. */
 export interface ILiveSink {
-  /** Events as they came; known ones may come again. */
+  /** Take events in the order of their arrival. An event may come twice. */
   add(events: readonly unknown[]): void;
-  /** The server knows the run. */
+  /** Note that the server knows the run. */
   known(): void;
-  /** The server or the kernel is silent; null when events come again. */
+  /** Note that the server or the kernel is silent; null: events come again. */
   away(reason: 'server' | 'kernel' | null): void;
-  /** The run has ended, or the server does not know it (any more). */
+  /** Note that the run has ended, or that the server does not know it (any more). */
   ended(): void;
 }
 
@@ -28,7 +28,7 @@ export interface ILiveRun {
   dispose(): void;
 }
 
-/** Follows a run: all past events, then each new one, over any number of lost connections. */
+/** Function that follows a run: it gives `sink` all past events, then each new one, even after lost connections. */
 export const liveOffer = new PromiseDelegate<(runId: string, sink: ILiveSink) => ILiveRun>();
 
 /** A run that is over, as the server knows it: its earlier files, and rewinds. */
@@ -41,7 +41,7 @@ export interface IPast extends Pick<ILiveRun, 'history' | 'timeTravel'> {
   journal(): Promise<string | null>;
 }
 
-/** Looks a run up; null if the server does not know it. */
+/** Function that looks a run up; null if the server does not know the run. */
 export const pastOffer = new PromiseDelegate<(runId: string) => Promise<IPast | null>>();
 
 /** A run as an output shows it, to be shown elsewhere. */
@@ -63,8 +63,8 @@ export interface IShell {
   /** Stop the sandbox of another notebook that is idle longest, if the person agrees, and run the cell of `place` again. */
   makeRoom(place: HTMLElement): Promise<void>;
   /**
-   * Make the card of a run that is over final in the notebook; also one with an earlier end, if `resumed`.
-   * Rejects when there is no record of the run.
+   * Put the final card of a run that is over into the notebook. If `resumed`, replace even a final card, which may show
+   * an earlier end of the run. Rejects if there is no record of the run.
    */
   settle(place: HTMLElement, runId: string, resumed?: boolean): Promise<void>;
 }

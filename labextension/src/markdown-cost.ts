@@ -5,16 +5,16 @@
 
 const CELLS = 20_000;
 const NESTED = /^(?:[ \t]*(?:[>*+-]|\d{1,9}[.)])){40}/m;
-/** A line that may be the second of a table. One repetition only: a hostile line must not keep the page busy. */
+/** Matches a line that may be the second of a table. It has one repetition only: no line can keep the page busy. */
 const RULED = /^[ \t>|:-]+$/gm;
 
 const MARKS = 2000;
-/** Where a paragraph or an item of a list ends. */
+/** Matches the end of a paragraph or of an item of a list. */
 const ENDS = /\n[ \t>]*(?=\n|[-*+][ \t]|\d{1,9}[.)][ \t])/;
-/** Not the `_` within a word: it is no mark. */
+/** Matches marks of emphasis. A `_` within a word is no mark. */
 const EMPHASIS = /\*+|(?<![\p{L}\p{N}])_+|_+(?![\p{L}\p{N}])/gu;
 
-/** True for a text that is shown as it is, because rendering it costs too much. */
+/** Return true for a text that is shown unrendered, because rendering it costs too much. */
 export function isHeavyMarkdown(text: string): boolean {
   if (NESTED.test(text) || text.split(ENDS).some(part => part.replace(EMPHASIS, '').length < part.length - MARKS)) {
     return true;

@@ -30,11 +30,11 @@ export class MimeHost implements IHost {
   bundle: ITrajectoryBundle | null = null;
   /** The run's folder, relative to the file that is shown; null if unknown. */
   folder: string | null = null;
-  /** Reads a file while the run is live. */
+  /** Function that reads a file while the run is live. */
   live: ((path: string) => Promise<IArtifactContent | null>) | null = null;
-  /** Gives the size of a file before it is loaded. */
+  /** The shown run, which knows the size of a file before the file is loaded. */
   trajectory: Trajectory | null = null;
-  /** True once a file was found nowhere; the card that is saved at the end of the run may hold it. */
+  /** True after a file was found nowhere. The final card, which comes at the end of the run, may hold it. */
   missed = false;
   readonly choices = new Map<string, 'allowed' | 'denied'>();
   private _bundle: IRenderMime.TranslationBundle | undefined;
@@ -85,7 +85,7 @@ export class MimeHost implements IHost {
 
   renderAnsi(text: string, node: HTMLElement): void {
     const { sanitizer, translator } = this._options;
-    // No links: the text is the model's, and one could lead to this server.
+    // No links: the text comes from the model, and a link could lead to this server.
     const plain = {
       sanitize: (...given: Parameters<typeof sanitizer.sanitize>) => sanitizer.sanitize(...given),
       getAutolink: () => false

@@ -16,19 +16,19 @@ import { IEvent } from './generated/events';
 import { IResumeOptions, ITimeTravel } from './view/host';
 import { TrajectoryView } from './view/view';
 
-/** Milliseconds for the server's answer about a run; later the run is not shown as live. */
+/** Milliseconds for the server's answer about a run. Without an answer, the run is not shown as live. */
 const ANSWER_MS = 2000;
-/** Milliseconds for the kernel to put the final card of a run in its place. */
+/** Milliseconds in which the kernel can put the final card of a run into the notebook itself. */
 const SETTLE_MS = 3000;
 /** Milliseconds between two questions to the server whether a resumed run has begun. */
 const RESUMED_MS = 500;
 
-/** Base of outputs and files: a view that grows, and is made anew when it shows another run. */
+/** Base of the renderers of outputs and files. It adds new events to the view, and makes a new view for another run. */
 abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
   protected host: MimeHost;
   protected feed = new EventFeed();
   protected view: TrajectoryView | null = null;
-  /** The finished run that is shown; null while it is followed. */
+  /** Id of the shown run if it is over; null while a run is followed. */
   protected runId: string | null = null;
   protected model: IRenderMime.IMimeModel | null = null;
   private _tools: TabTools | null = null;
@@ -89,12 +89,12 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
     this.view!.flush();
   }
 
-  /** Say something above the run, with a button. */
+  /** Show a text with a button above the run. */
   protected notice(text: string, label: string, action: () => void): void {
     this.newer.replaceChildren(text, ' ', makeButton(label, action));
   }
 
-  /** The run is over, but the server knows it: its earlier files can be seen, and it can be rewound. */
+  /** Offer earlier files and rewinds of a run that is over and known to the server. `saved`: number of shown events. */
   protected lookBack(runId: string, saved: number): void {
     void pastOffer.promise
       .then(lookBack => lookBack(runId))
@@ -112,7 +112,7 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
       });
   }
 
-  /** Offer the newest attempt if a saved card has an older one; true if it has. */
+  /** If the card shows an older attempt than the newest, offer the newest and return true. */
   private async _offerNewer(past: IPast): Promise<boolean> {
     const { trans } = this.host;
     const view = this.view;
@@ -133,7 +133,7 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
     return true;
   }
 
-  /** Time travel from this card, which shows the result at once; refused while the card lacks an attempt. */
+  /** Return time travel whose result this card shows at once. It is refused while the card lacks the newest attempt. */
   private _fromHere(travel: ITimeTravel, past: IPast): ITimeTravel {
     const here =
       <A extends unknown[], R>(act: (...given: A) => Promise<R>) =>
@@ -173,16 +173,16 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
   }
 }
 
-/** The run that an output holds. Further outputs in its place bring events that are added, not shown anew. */
+/** Renderer of the run in an output. When a newer output of the run replaces it, only the new events are drawn. */
 class OutputRenderer extends RunRenderer {
   private _runId: string | null = null;
   private _following: ILiveRun | null = null;
-  /** The run whose controls are offered. */
+  /** The followed run, once its controls are offered. */
   private _offered: ILiveRun | null = null;
   private _wanted: string | null = null;
-  /** The run that the server executes. */
+  /** Id of the run that a kernel of this server executes, as the server said. */
   private _known: string | null = null;
-  /** The run that is over at the server. */
+  /** Id of the run that is over, as the server said. */
   private _over: string | null = null;
   private _room = h('div', { class: 'lsn-room' });
 
@@ -210,7 +210,7 @@ class OutputRenderer extends RunRenderer {
     if (typeof folder === 'string') {
       this.host.folder = folder;
     }
-    // An untrusted notebook makes no request before a click; then only a run is followed that this server executes.
+    // An untrusted notebook sends no request before a click. After the click, only a run of this server is followed.
     const live = bundle.live?.run_id ?? null;
     const goesOn = live !== null && live !== this._over;
     const followed = goesOn && (model.trusted || live === this._known) ? live : null;
@@ -239,7 +239,7 @@ class OutputRenderer extends RunRenderer {
     }
   }
 
-  /** Let the person decide if the server is asked: an untrusted notebook sends no request. */
+  /** Let the person decide whether to ask the server, because an untrusted notebook sends no request by itself. */
   private _offerToAsk(runId: string): void {
     const { trans } = this.host;
     this.view?.setLive(false);
@@ -273,7 +273,7 @@ class OutputRenderer extends RunRenderer {
     void pastOffer.promise.then(lookBack => lookBack(runId)).then(found => answer(found?.live ?? false));
   }
 
-  /** The run is over: let the notebook keep its final card, unless the kernel does that now. */
+  /** Put the final card of a run that is over into the notebook, unless the kernel does that by itself. */
   private _settle(): void {
     const [runId, place] = [this._runId, this.node];
     window.setTimeout(() => {
@@ -290,8 +290,8 @@ class OutputRenderer extends RunRenderer {
   }
 
   /**
-   * Resume the run and follow it here. The kernel shows it in the output that it knows: in a page that was loaded anew
-   * since, or with a restarted kernel, this is another one, and a call that waits for approval would be seen nowhere.
+   * Resume the run and follow it in this output. The kernel shows the run in the output that the kernel knows. After a
+   * reload of the page or a restart of the kernel, that is another output: a call that waits would be seen nowhere.
    */
   protected async resume(travel: ITimeTravel, options: IResumeOptions): Promise<void> {
     const runId = this.runId;
@@ -313,7 +313,7 @@ class OutputRenderer extends RunRenderer {
     } finally {
       window.clearTimeout(timer);
       timer = 0;
-      // The kernel's final card would have ended this.
+      // This is still true only if the kernel's final card was not put here.
       if (this._wanted === runId && this.runId === runId && !this.isDisposed) {
         this._follow(null);
         this.view?.setLive(false);
@@ -393,7 +393,7 @@ class OutputRenderer extends RunRenderer {
     this._following = run;
     this.host.live = path => run.artifact(path);
     this.view?.setLive(true);
-    // A run that ended with its server was saved as a live one.
+    // If a server ended during a run, the notebook was saved with the run as live: do not wait for it.
     window.setTimeout(() => {
       if (this._following === run && this._offered !== run && this._over !== this._wanted && !this.isDisposed) {
         this.view?.setLive(false);
@@ -402,7 +402,7 @@ class OutputRenderer extends RunRenderer {
     }, ANSWER_MS);
   }
 
-  /** The server knows the run that is followed: it can be controlled. */
+  /** Offer the controls of the followed run, because the server knows it. */
   private _offerKnown(): void {
     if (this._offered !== this._following) {
       this._known = this._wanted;
@@ -445,7 +445,7 @@ class OutputRenderer extends RunRenderer {
   }
 }
 
-/** The run of a journal or, read by the server, of another project's record; anything else is shown as the text it is. */
+/** Renderer of a file: a journal, or another project's record, which the server reads. Any other file is text. */
 class FileRenderer extends RunRenderer {
   private _shown = '';
 
@@ -474,7 +474,7 @@ class FileRenderer extends RunRenderer {
       this.node.append(h('pre', { class: 'lsn-other', tabindex: 0 }, text));
       return;
     }
-    // The file is opened by hand from the person's own disk, and frames keep what is in it apart from the page.
+    // A person opened this file by hand, and frames keep its content apart from the page.
     this.host.trusted = true;
     this.model = model;
     this.open(false);

@@ -8,12 +8,12 @@ import { Unzlib } from 'fflate';
 
 import { MOST_BYTES } from './feed';
 
-/** Bytes unpacked at a time; each gives at most about a thousand. */
+/** Number of packed bytes that are unpacked at a time; each becomes at most about a thousand bytes. */
 const PIECE_BYTES = 4096;
 
 export class TooLargeError extends Error {}
 
-/** The bytes behind `text`, base64 of zlib's format. Throws TooLargeError beyond `most` bytes, else Error. */
+/** Unpack `text`, base64 of zlib's format. Throws TooLargeError beyond `most` bytes, and Error for damaged data. */
 export function unpack(text: string, most = MOST_BYTES): Uint8Array {
   const packed = decodeBase64(text);
   const parts: Uint8Array[] = [];
@@ -53,11 +53,11 @@ export function decodeBase64(text: string): Uint8Array {
 }
 
 const FIGURE = "<figure class='lsn-artifact'>";
-/** As `_HELD` of `card/bundle.py`; quotes and brackets of texts are escaped on the page, so that none of them matches. */
+/** Matches the data of a figure. Texts on the page do not match, because their quotes and brackets are escaped. */
 const HELD =
   /<\/figcaption>[^]*?(?: (?:src|href|data)='data:[^']*;base64,([A-Za-z0-9+/=]*)'| srcdoc="[^"]*packed=&quot;([A-Za-z0-9+/=]*)&quot;)/;
 
-/** The file of `size` bytes that a figure of the card's page holds; null when it does not. */
+/** Return the file of `size` bytes that a figure of the card's page holds; null if the figure does not hold it. */
 export function heldOnPage(page: string, figure: number, size: number): Uint8Array | null {
   const [, plain, packed] = HELD.exec(page.split(FIGURE)[figure + 1] ?? '') ?? [];
   if (plain === undefined && packed === undefined) {

@@ -6,7 +6,7 @@ import { PlainHost } from './plain-host';
 import { errorText } from './view/dom';
 import { TrajectoryView } from './view/view';
 
-/** The page's own policy keeps everything on it from the network. */
+/** Host of the exported page, whose content security policy allows no network. */
 class OfflineHost extends PlainHost {
   readonly offline = true;
 }

@@ -34,7 +34,7 @@ export const recordFileTypes: IRenderMime.IFileType[] = [
   }
 ];
 
-/** For no file by default: other projects have files of these names, and Lab looks at the name only. */
+/** This viewer is the default of no file: other projects have files of these names, and Lab looks at names only. */
 export const recordWidget: IRenderMime.IDocumentWidgetFactoryOptions = {
   name: RECORD_FACTORY,
   modelName: 'text',

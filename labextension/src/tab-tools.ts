@@ -32,7 +32,7 @@ export class TabTools {
     this.node = h(
       'div',
       { class: 'lsn-tab-tools', role: 'toolbar', 'aria-label': _trans('Tab') },
-      button(_trans('‹ Step before'), _trans('Step before (↑ or ←)'), () => this.go(-1)),
+      button(_trans('‹ Previous step'), _trans('Previous step (↑ or ←)'), () => this.go(-1)),
       button(_trans('Next step ›'), _trans('Next step (↓ or →)'), () => this.go(1)),
       this._present,
       button('?', _trans('Keys (?)'), () => this.keys())

@@ -65,7 +65,7 @@ function readCheck(kind: string): Check {
 const COMMON = fieldsCheck({ id: 'string', kind: 'string', time: 'number' });
 const KINDS = new Map(Object.keys(EVENTS).map(kind => [kind, readCheck(kind)]));
 
-/** Return true for an event, also of a kind that this version does not know: the fold passes over it. */
+/** Return true for an event. An event of an unknown kind is one too, because `Trajectory` ignores its content. */
 export function isEvent(value: unknown): value is IEvent {
   return COMMON(value) && (KINDS.get((value as IEvent).kind)?.(value) ?? true);
 }

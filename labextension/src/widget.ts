@@ -1,8 +1,9 @@
 /**
- * The panel in the cell where no server knows the run: the view as an anywidget, fed over the widget's comm.
+ * The panel in a cell whose run no server knows: the view as an anywidget, which gets its data over the widget's comm.
  *
- * `notebook/panel.py` is the other side. Written events come as parts of the widget's state, unfinished text and signs of
- * life as messages. Some kernels read messages only while a cell runs, so buttons appear once the kernel has answered.
+ * `notebook/panel.py` is the kernel's side. Recorded events come as parts of the widget's state; unfinished text and
+ * signs of life come as messages. Some kernels read no messages while a cell runs, so the buttons appear only after an
+ * answer.
  */
 
 import { asBundle, IEmbeddedArtifact } from './embedded';
@@ -12,9 +13,9 @@ import { h } from './view/dom';
 import { IControls } from './view/host';
 import { TrajectoryView } from './view/view';
 
-/** Milliseconds without a sign of life until the kernel is shown as silent; it sends one every second. */
+/** Milliseconds without a sign of life until the kernel is shown as silent. A kernel sends one every second. */
 const SILENT_MS = 10_000;
-/** Milliseconds until a decision without an answer is an error. */
+/** Milliseconds after which a decision without an answer is an error. */
 const ANSWER_MS = 5_000;
 
 /** The model of a widget, as anywidget gives it. */
@@ -33,7 +34,7 @@ interface IMessage {
 }
 
 class CommHost extends PlainHost {
-  /** Without scripts: nobody knows who listens on this page, and a frame's scripts could speak to them (see `guard.ts`). */
+  /** False: scripts of a frame could send messages to unknown listeners on this page (see `guard.ts`), so none run. */
   readonly trusted = false;
   controls?: IControls;
 }
@@ -101,8 +102,9 @@ class Panel {
   };
 
   /**
-   * What a page says before its subshell is there reaches the shell that the cell keeps busy. So it says hello again until
-   * it is heard, at ever fewer signs of life: a kernel that hears nothing takes all of them when the cell is over.
+   * Say hello again until the kernel answers, because a message that is sent before the page's subshell exists waits in
+   * the shell that the cell keeps busy. The pauses grow, because a kernel that reads no messages now gets all of them
+   * at the end of the cell.
    */
   private _greetAgain(): void {
     this._signs++;
@@ -115,7 +117,7 @@ class Panel {
     this._feed.add(events).forEach(event => this._view.add(event));
   }
 
-  /** The kernel gave a sign of life; it gives none while it waits for a person in a pause. */
+  /** Note a sign of life of the kernel. While it waits for a person in a pause, the kernel gives no signs. */
   private _alive(): void {
     clearTimeout(this._timer);
     this._view.setAway(null);
@@ -158,7 +160,7 @@ class Panel {
   }
 }
 
-/** A part of the state; an empty one when it is none. */
+/** Read a part of the state. An invalid part is empty. */
 function read(part: unknown): { events: unknown[]; artifacts: Record<string, IEmbeddedArtifact> } {
   try {
     const { events, artifacts } = asBundle(JSON.parse(String(part)))!;
@@ -168,7 +170,7 @@ function read(part: unknown): { events: unknown[]; artifacts: Record<string, IEm
   }
 }
 
-/** Put the panel into `el`, as anywidget asks; returns a function that removes it. */
+/** Put the panel into `el`, as anywidget expects, and return a function that removes the panel. */
 function render({ model, el }: { model: IModel; el: HTMLElement }): () => void {
   const panel = new Panel(model);
   el.append(panel.node);

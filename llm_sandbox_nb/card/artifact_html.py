@@ -39,7 +39,10 @@ _TEXTS = {
 
 
 def artifact_html(artifact: Artifact, unfolded: bool = False) -> str:
-    """Return the file's name and content as HTML, or the reason why the content is missing."""
+    """Return the file's name and content as HTML, or the reason why the content is missing.
+
+    The content is folded until a click, unless `unfolded` is true.
+    """
     body = f"<p class='lsn-quiet'>{escape(artifact.omitted)}</p>"
     if artifact.data is not None:
         body = _unfolding(artifact, _body(artifact, artifact.data), unfolded)
@@ -74,7 +77,7 @@ def _unfolding(artifact: Artifact, body: str, unfolded: bool) -> str:
 
 
 def decoding_warning(artifact: Artifact) -> str:
-    """Return the reason why the file is shown only after a click, such as its decoded size; else an empty text."""
+    """Return why the file is shown only after a click, for example its decoded size. Return "" for any other file."""
     if artifact.data is None:
         return ""
     if artifact.suffix in _PAGES:

@@ -1,4 +1,4 @@
-"""Files that the model made, loaded within bounds."""
+"""Files that the model made, loaded within limits of size."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Artifact:
 def load_artifacts(
     saved: Iterable[ArtifactSaved], folder: Path | None, *, each: int, together: int
 ) -> list[Artifact]:
-    """Load files. A file gets no content if it exceeds `each` bytes, or if all files would exceed `together` bytes.
+    """Load files. A file with more than `each` bytes gets no content, nor does one after `together` bytes in all.
 
-    Reading a Parquet file takes a second, so only the first `_MAX_TABLES` of them are read.
+    Reading a Parquet file takes a second, so only the first `_MAX_TABLES` of these files are read.
     """
     artifacts: list[Artifact] = []
     tables = 0
@@ -73,7 +73,11 @@ def _load(saved: ArtifactSaved, folder: Path | None, room: int, each: int) -> Ar
         "Shown when the run is over." if folder is None else "Cannot be read: it is not in the run's folder."
     )
     if size > room:
-        bound = f"the bound of {format_size(each)} a file" if size > each else "the bound of a run"
+        bound = (
+            f"the limit of {format_size(each)} for a file"
+            if size > each
+            else "what is left of the run's limit"
+        )
         why = f"Not shown: larger than {bound}; it is in the run's folder."
     elif path and folder:
         try:

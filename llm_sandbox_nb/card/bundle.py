@@ -20,7 +20,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 MIME = "application/vnd.llm-sandbox.trajectory+json"
 _CLIP_CHARACTERS = (100_000, 20_000, 4_000, 1_000, 200)
-"""Maximum characters of each text in an event. The largest number with which all events fit `Caps.events` is used."""
+"""Maximum characters of each text in an event: tried in this order, until all events together fit `Caps.events`."""
 
 
 @dataclass(frozen=True)

@@ -181,13 +181,13 @@ _BITMAPS = (".png", ".jpg", ".jpeg", ".gif")
 
 
 def run_display(run: RunRecord) -> Display:
-    """Return the display of a run: the same card as in the cell of the run."""
+    """Return the bundle and the metadata of a run's card, as the run's cell shows it."""
     card = Card(folder=run.folder, trajectory=run.trajectory)
     return card.final() if run.context.session is None else card.live(), card.metadata
 
 
 class ShownFile(RunFile):
-    """A file that the model left. A cell shows the file as a picture, a page without scripts, sound or text."""
+    """A file that the model left. A cell shows it as a picture, sound, text, or a page without its scripts."""
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         files = self.path

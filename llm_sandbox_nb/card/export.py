@@ -55,9 +55,9 @@ class ExportError(LLMSandboxError):
 def export_html(run: RunRecord, path: str | Path, caps: Caps = CAPS) -> Path:
     """Write the run as one HTML file; data beyond `caps` is left out, and the page reports this.
 
-    The file is replaced atomically. Without the built view the file holds the card, which needs no script. A symbolic
-    link at `path` is followed. In the run's own folder the link is replaced, because someone else may have made the
-    link.
+    The file is replaced atomically. If this installation lacks the view, the file holds the card, which needs no
+    script. A symbolic link at `path` is followed. In the run's own folder, however, the link is replaced, because
+    someone else may have made it.
 
     Raises:
         ExportError: if the record is empty, or the file cannot be written.

@@ -16,7 +16,7 @@ from llm_sandbox_nb.encoded_text import text_of
 
 
 def _policy(*, scripts: bool) -> str:
-    """Return a content security policy without network access, as `policy` in `labextension/src/artifacts/frame.ts`."""
+    """Return a content security policy without network access; `labextension/src/artifacts/frame.ts` has it too."""
     return "; ".join(
         [
             "default-src 'none'",
@@ -74,11 +74,10 @@ def sandboxed_frame(document: bytes, *, height: int = 420) -> str:
     """Return `document` in a frame of `height` pixels; its scripts run only after a person's click.
 
     The document is in a frame inside another frame. The inner frame has an opaque origin, so it cannot reach the page,
-    and its policy forbids loading. The policy does not prevent the document from navigating elsewhere (a
-    refresh, `location = ...`), but the `frame-src` of the outer frame does. The outer frame is `frame.html`, whose only
-    script comes from this package. While scripts of the document run, a button covers the inner frame, as in the
-    view's `focus.ts`: only a click gives the inner frame the keyboard, and a document that takes the keyboard without a
-    click is stopped.
+    and its policy forbids loading. The policy does not prevent the document from navigating elsewhere (a refresh,
+    `location = ...`), but the `frame-src` of the outer frame does. The outer frame is `frame.html`, whose only script
+    comes from this package. While scripts of the document run, a button covers the inner frame: only a click on it
+    gives the inner frame the keyboard. A document that takes the keyboard without a click is stopped, as in `focus.ts`.
     """
     page, runs = static_page(text_of(document))
     values = {

@@ -82,9 +82,9 @@ def result_html(trajectory: Trajectory, limit: int) -> str:
 
 
 def check_html(trajectory: Trajectory) -> str:
-    """Return the verdict of the newest check, which unfolds to command, output and notes.
+    """Return the verdict of the newest check. A click unfolds the command, the output and the notes of the check.
 
-    The check is already unfolded if it did not pass or has notes.
+    They are unfolded from the beginning if the check did not pass or has notes.
     """
     if not trajectory.checks:
         return ""
@@ -157,7 +157,7 @@ def _row_html(trajectory: Trajectory, row: Step | CalmSteps, *, live: bool) -> s
 
 
 def _step_html(trajectory: Trajectory, step: Step, *, live: bool) -> str:
-    """Return a step in one line. Spaces separate all parts, because a style sheet may be missing."""
+    """Return a step in one line. Spaces separate its parts, so that it can be read without a style sheet too."""
     line = shown_line(trajectory, step, live=live)
     tint = " lsn-x" if step_failed(step) else "" if line.tool == "bash" else f" lsn-{line.tool}"
     what = f"<code>{escape(line.what)}</code>" if line.what else ""

@@ -1,4 +1,4 @@
-"""Estimate of the elements and memory that a page without its scripts needs, made before the page is shown.
+"""Estimate, before a page is shown without its scripts, of how many elements and how much memory it needs.
 
 The view makes the same estimate in `labextension/src/artifacts/page-cost.ts`.
 """
@@ -28,19 +28,19 @@ _VOID = frozenset(
 _MAX_OPEN_ELEMENTS = 100
 """Maximum number of open elements that are remembered."""
 _UNREAD_BYTES = 2**34
-"""Bytes that are assumed of a decoded AVIF picture, because its size is not read."""
+"""Assumed bytes of a decoded AVIF picture, whose size this module does not read: more than any limit."""
 _MAX_DEPTH = 3
 """Maximum depth to which drawings within drawings are counted."""
 
 
 def unfolding_warning(text: str) -> str:
-    """Return a warning if a page has too many elements even to be sanitised; otherwise an empty text."""
+    """Return a warning if a page has too many elements to remove its scripts; else ""."""
     elements, _ = page_cost(text)
     return f"This page unfolds to {format_count(elements)} elements." if elements > MAX_ELEMENTS else ""
 
 
 def decoded_warning(text: str) -> str:
-    """Return a warning if the decoded content is so large that the page waits for a click; otherwise an empty text."""
+    """Return a warning if the page is shown only after a click, because its decoded content is large; else ""."""
     elements, decoded = page_cost(text)
     size = format_size(decoded) if decoded < _UNREAD_BYTES else "an unknown size"
     return (
@@ -69,7 +69,7 @@ def page_cost(text: str, depth: int = 0) -> tuple[int, int]:
     return min(count.elements + copied, _MANY), count.decoded
 
 
-_MANY = 10**9  # more than any limit: counting stops here
+_MANY = 10**9  # more than any limit, so that counting can stop
 
 
 @dataclass

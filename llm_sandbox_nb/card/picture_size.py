@@ -1,8 +1,8 @@
 """Memory that a decoded picture needs, read from the headers of the file.
 
-The format is read from the content and not from the name, as in browsers: a file named .png may hold any format. The
-view does the same in `labextension/src/artifacts/picture-size.ts`, and also reads AVIF. tests/data/media_sizes.json
-has test files for both.
+The format is read from the content and not from the name, as in browsers: a file named .png may hold any format.
+`labextension/src/artifacts/picture-size.ts` does the same for the view, and also reads AVIF. The test files of both are
+in tests/data/media_sizes.json.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PictureSize:
 
     @property
     def decoded(self) -> int:
-        """Bytes that a browser needs to show the picture; an animation needs three frames at a time."""
+        """Bytes that a browser needs to show the picture. For an animation, this is the size of three frames."""
         return self.width * self.height * self.depth * (3 if self.frames > 1 else 1)
 
 

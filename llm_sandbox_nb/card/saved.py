@@ -22,7 +22,7 @@ UNREADABLE, RUNNING = 3, 4
 
 
 def main() -> int:
-    """Print the card of the run in the given folder. Return 0, or the exit code for the reason if there is no card."""
+    """Print the card of the run in the given folder. Return 0, or, if there is no card, the code of the reason."""
     folder = Path(sys.argv[1])
     try:
         if is_being_written(folder):

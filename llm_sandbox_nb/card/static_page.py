@@ -25,8 +25,8 @@ def static_page(text: str) -> tuple[str, bool]:
     The caller must show the page under a content security policy that forbids loading, because styles can contain
     addresses. Then nothing in the page runs, loads or navigates. Attributes with an address outside of the page are
     removed, because a policy and a sandbox are not enough: Chromium looks up the host of a frame, form or link, and
-    connects to it, before the policy refuses the address, so a host name could contain secret data. The view cleans
-    pages in the same way, in `labextension/src/artifacts/static-page.ts`.
+    connects to it, before the policy refuses the address. A page could put secret data into such a host name.
+    `labextension/src/artifacts/static-page.ts` cleans pages for the view in the same way.
     """
     import nh3
 

@@ -1,7 +1,7 @@
-"""The first rows of tables, and the number of rows left out.
+"""The first rows of tables, and the number of further rows.
 
-A separate process with limited memory and time reads Parquet, because a file of two kilobytes can hold gigabytes of
-text, which would kill the kernel.
+A separate process with limited memory and time reads Parquet files. A file of two kilobytes can hold gigabytes of text,
+which would kill the kernel.
 """
 
 from __future__ import annotations

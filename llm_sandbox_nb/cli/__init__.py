@@ -51,7 +51,7 @@ _MODULES = {
 }
 """Module of each command. Only the module of the given command is imported, because imports are slow."""
 _WITH_SANDBOX = ("run", "resume", "doctor", "benchmark", "train", "mcp")
-"""Commands that need a sandbox, which no isolation opens on Windows. `examples` also lists, which works there."""
+"""Commands that need a sandbox, and so do not work on Windows. `examples` without a name needs none: it only lists."""
 _BY_STOP_REASON = {
     "submitted": ENDED_WELL,
     "answered": ENDED_WELL,
@@ -77,7 +77,7 @@ def exit_code(stop_reason: str | None, checked: str = "") -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code. A failure prints a message to stderr."""
+    """Run a command and return its exit code. On a failure, print a message to stderr."""
     if arguments is None:
         _require_utf8()
         # Prevent httpx from importing its command line, which would take an eighth of the start time of `run`.

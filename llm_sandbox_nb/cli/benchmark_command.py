@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb benchmark list | run | report | score | compare`."""
+"""The command `llm-sandbox-nb benchmark`, with the actions list, run, report, score and compare."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def benchmark_command(arguments: argparse.Namespace) -> int:
-    """List or run tasks, or report on, score or compare results.
+    """Execute the action: list tasks, run tasks, or report, score or compare results. Return the exit code.
 
     Raises:
         UsageError: if a named file, task or option is missing or invalid; nothing was started.

@@ -58,9 +58,9 @@ def convert_command(arguments: argparse.Namespace) -> int:
 
 
 def _read(named: str, form: str) -> tuple[dict[str, Trajectory], Path]:
-    """Return the runs by name, and the folder of the record, which holds the long outputs of this package's runs.
+    """Return the runs by name, and the folder of the record.
 
-    A run of this package is refused as a journal, because the new folder would lack the long outputs and the files.
+    If `form` is a journal, refuse a run of this package: the new folder would lack the run's long outputs and files.
     """
     given, name = split_name(named)
     path = run_path(str(given))
@@ -118,7 +118,7 @@ def _with_word(out: str, word: str) -> str:
 
 
 def _written(trajectory: Trajectory, folder: Path, form: str, out: str, *, content: bool) -> list[str]:
-    """Write the files and return a line for each. Each branch gets its own file if the format has no branches."""
+    """Write the files and return a line for each. In a format without branches, write one file for each branch."""
     if form == JOURNAL_FORM:
         return [str(_write_journal(trajectory, Path(out).expanduser()))]
     if _is_address(out):

@@ -77,8 +77,8 @@ class Bridge:
         self._opened = opened
         self._write = write
         self._first = b""
-        """The client's `initialize`. It is repeated if the session ends at the server: stdio has no sessions, so the
-        client would not begin again."""
+        """The client's `initialize` message. The bridge sends it again if the session ends at the server: the client
+        would not, because stdio has no sessions."""
         self._session = ""
         self._version = ""
         self._running: dict[Any, asyncio.Task[None]] = {}
@@ -165,7 +165,7 @@ class Bridge:
 async def _answered(
     method: str, url: str, token: str, headers: dict[str, str], body: bytes = b""
 ) -> AsyncIterator[httpx.Response]:
-    """Send a request, and yield the answer, whose body may still come. The connection closes at the end."""
+    """Send a request, and yield the answer before its whole body has arrived. Close the connection at the end."""
     if token:
         headers = {**headers, "Authorization": f"Bearer {token}"}
     certificates = ssl.create_default_context() if url.startswith("https:") else False
@@ -177,7 +177,7 @@ async def _answered(
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Yield the data of each server-sent event. `aiter_lines` also splits at characters within the data."""
+    """Yield the data of each server-sent event. `aiter_lines` of httpx would also split lines within the data."""
     rest = b""
     async for piece in response.aiter_bytes():
         *lines, rest = (rest + piece).split(b"\n")

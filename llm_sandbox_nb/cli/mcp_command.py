@@ -40,7 +40,7 @@ class LocalHost:
 
 
 def mcp_command(arguments: argparse.Namespace) -> int:
-    """Serve until stdin ends.
+    """Serve the MCP client until stdin ends, and return the exit code.
 
     Raises:
         UsageError: if the notebook is not open, or an option is wrong; nothing was started.

@@ -16,9 +16,9 @@ from llm_sandbox_nb.options.table import GROUPS, QUERY, SETTINGS, option
 from llm_sandbox_nb.training.options import add_training_actions
 
 MCP_EPILOG = """\
-If a notebook has executed %sandbox mcp, calls go to the sandbox of the notebook, and the notebook shows the calls.
-Without such a notebook, or with an option of a sandbox or its resources, such as --isolation or --memory_mb, the agent
-gets a new sandbox, and the folder of the run keeps the calls.
+If a notebook has executed %sandbox mcp, calls go to the notebook's sandbox, and the notebook shows the calls. Without
+such a notebook, or with an option of a sandbox or its resources, such as --isolation or --memory_mb, the agent gets a
+new sandbox, and its calls are recorded in a run folder.
 
 claude mcp add sandbox -- llm-sandbox-nb mcp --isolation bubblewrap
 """
@@ -47,7 +47,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
 
 
 def command_words(words: list[str]) -> list[str]:
-    """Return the words of a command line, with the paper's commands (`build`, `benchmark TASK`) translated."""
+    """Return the words of a command line. Translate `build` and `benchmark TASK`, commands of the paper's program."""
     match words:
         case ["build", *rest]:
             return ["image", "build", *rest]
@@ -114,7 +114,7 @@ def _add_mcp(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
 def _add_examples(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
     examples = commands.add_parser(
         "examples",
-        help="list ten examples, or run one and check its result; without --model, a script replies, without a key",
+        help="list ten examples, or run one and check its result; without --model, a scripted model replies: no key",
         epilog=RUN_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -168,7 +168,7 @@ def _add_setup(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser
     models.add_argument(
         "--fetch",
         metavar="NAME",
-        help="download this model and check its file; NAME is in the list, or is written as after local/",
+        help="download this model and check its file; NAME is a name in the list, or any name that may follow local/",
     )
     models.add_argument("--json", action="store_true", help="print the list as JSON")
     settings = commands.add_parser("settings", help="list every setting with its value and its source")

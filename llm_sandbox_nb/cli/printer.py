@@ -31,7 +31,7 @@ from llm_sandbox_nb.trajectory.step_line import ending
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 LIVE_LINES = 20
-"""Number of lines that a live run shows of a long text: from its beginning, its end, and the end of stderr."""
+"""Number of lines of a long text that are printed: as many of its beginning, of its end, and of the end of stderr."""
 _MAX_LINE_CHARACTERS = 400
 
 _DECISION_LABELS = {
@@ -42,14 +42,14 @@ _DECISION_LABELS = {
 
 
 def harmless(text: str) -> str:
-    """Return `text` without keys. Characters that could control a terminal or reorder a line are made visible."""
+    """Return `text` without API keys. Characters that could control a terminal or reorder a line are made visible."""
     return "".join(
         character if character in "\n\t" else visible(character) for character in without_keys(text)
     )
 
 
 def protection_lines(protection: dict[str, Any]) -> Iterator[str]:
-    """Yield lines on the isolation in force, its protection, and the gaps of that protection."""
+    """Yield lines that name the isolation, what it protects, and what it does not protect."""
     yield f"Isolation  {protection_text(protection)}"
     for key in ("protects", "does_not_protect"):
         if protection.get(key):
@@ -57,12 +57,14 @@ def protection_lines(protection: dict[str, Any]) -> Iterator[str]:
 
 
 class Printer:
-    """Printer of events. `lines` limits each text; None means no limit.
+    """Printer of events.
 
-    `folder` is the run's folder, needed only to show large outputs of a loaded run in full. `trajectory` is given for
-    a loaded run: if only the current attempt is printed, a rewind finds there the last step of the attempt that it
-    left. With `calm`, successive uneventful steps share a line. A run asks its model while its sandbox starts, so
-    steps are printed only after the isolation is known.
+    A run may ask its model while its sandbox still starts. The printer therefore keeps the first steps back, and prints
+    them below the line about the isolation.
+
+    `lines` is the maximum number of lines of each text; None means no limit. `folder` is the run's folder, needed only
+    to print large outputs of a loaded run in full. `trajectory` is needed if only the current attempt of a loaded run
+    is printed: it tells the last step before each rewind. Each item of `calm` holds uneventful steps that share a line.
     """
 
     def __init__(
@@ -92,9 +94,9 @@ class Printer:
         self._said = ""
         """Message of the model's newest failure."""
         self._denied: set[str] = set()
-        self._proposed: dict[str, ev.CallProposed] = {}
-        """The calls that have not started."""
         """Ids of the calls that a person denied. Their results are shown with the decision."""
+        self._proposed: dict[str, ev.CallProposed] = {}
+        """The calls that have not started, by id."""
 
     def __call__(self, event: ev.Event) -> None:
         """Show one event.
@@ -236,9 +238,9 @@ class Printer:
                 self._block(message_text(event.message), "  ")
 
     def _failed(self, event: ev.ModelFailed) -> None:
-        """Print a failure that is followed by another attempt.
+        """Print a failure after which the model is asked again. Do not print the same message twice.
 
-        A message that repeats is not printed again. The end of the run prints the last failure.
+        A failure that ends the run is printed at the end of the run.
         """
         said, self._said = self._said, event.message
         if event.retry_in is not None:

@@ -167,7 +167,7 @@ def _current_attempt(trajectory: Trajectory) -> Iterator[ev.Event]:
 
 
 def _open_end(trajectory: Trajectory, folder: Path, *, live: bool) -> str:
-    """Return a message about a run without an end: the state of the run, and the command that continues the run."""
+    """Return a message about a run that has not ended: its state, and the command that continues the run."""
     words = trajectory.state(live=live).words
     if live:
         return f"{words}: the run is not over."
@@ -211,12 +211,12 @@ def analyze_command(arguments: argparse.Namespace) -> int:
     for problem in reading.problems:
         print(harmless(problem), file=sys.stderr)
     if reading.replays:
-        print(f"{plural(reading.replays, 'replay')} left out: the same work a second time.", file=sys.stderr)
+        print(f"{plural(reading.replays, 'replay')} of a run left out.", file=sys.stderr)
     if reading.copies:
         print(f"{plural(reading.copies, 'copy', 'copies')} of a run left out.", file=sys.stderr)
     if reading.without_turns:
         print(
-            f"{plural(reading.without_turns, 'record')} without a reply of a model left out: no run.",
+            f"{plural(reading.without_turns, 'record')} left out, without a reply of a model.",
             file=sys.stderr,
         )
     if not reading.runs:

@@ -37,7 +37,7 @@ _PYTHON_TO_SHELL = (
     (re.compile(r"result\.resume\(model='([^']*)'\)"), r"--model \1"),
     (re.compile(r'isolation="(\w+)"'), r"--isolation \1"),
 )
-"""Pairs of advice for Python, as a pattern, and the same advice for the shell."""
+"""Advice in error messages: the advice for Python, as a pattern, and its replacement for the shell."""
 
 
 def resume_command(arguments: argparse.Namespace) -> int:
@@ -108,7 +108,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
 
 
 def _pauses(values: Mapping[str, Any], given: Mapping[str, Any], prompt: TerminalPrompt) -> dict[str, Any]:
-    """Return the given rules for pauses. All other rules stay as recorded, so the run may pause in any case."""
+    """Return the rules for pauses that the command line names, and `on_pause`, which recorded rules may need too."""
     rules = {
         "step": values["step"],
         "break": values["break"],

@@ -98,7 +98,7 @@ def examples_command(arguments: argparse.Namespace) -> int:
 
 
 def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
-    """Run the task of these flags and print the events. Return the exit code, and the run. None if no run was started.
+    """Run the task of these flags and print the events. Return the exit code and the run (None if it did not start).
 
     Raises:
         UsageError: if an option, a settings file or an input is wrong; nothing was started.
@@ -168,8 +168,8 @@ def _check(values: dict[str, Any]) -> None:
 def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple[str, int | None]:
     """Await `work`. Return an error message, which may be empty, and an exit code.
 
-    If the exit code is None, the stop reason of the run decides on the exit code of the command. `started`
-    holds the run once the run exists.
+    If the exit code is None, the run's stop reason decides on the exit code of the command. `work` adds the run to
+    `started` once the run exists.
 
     Raises:
         NotStartedError, UsageError: if no run was started.
@@ -259,7 +259,7 @@ _REPEATED_FLAGS = (
     *(option.name for option in RESOURCE_OPTIONS),
 )
 _REPEATED_LISTS = ("allow", "secret", "mcp", "mcp_allow", "tool", "doubt")
-"""Options that a resumed run does not take from its record, so they must be given again."""
+"""Options that a resumed run does not take from its record, like `_REPEATED_FLAGS`: they must be given again."""
 
 
 def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
@@ -367,7 +367,7 @@ class TerminalPrompt:
         prompt = Prompt(run.control, source="terminal", trajectory=run.trajectory)
         if run.trajectory.sandbox is None:
             self._say("\nThe sandbox starts; then you are asked.\n")
-            await self._ready.wait()  # the question names the place of the call
+            await self._ready.wait()  # the question says where the call would run
         text = f"{prompt.text[:_MAX_QUESTION_CHARACTERS]}\n" if prompt.text else ""
         self._asked = lambda: f"\n{text}{prompt.hint}" if prompt.open else ""
         try:

@@ -80,10 +80,10 @@ def _check_image(name: str | None) -> int:
 
 
 def doctor_command(_: argparse.Namespace) -> int:
-    """Print whether each isolation works here, then the state of local models and of the view.
+    """Print which isolations work here, then the state of local models and of the view.
 
     An isolation works if a sandbox with the defaults opens. Remains of killed processes are removed first. Return 0 if
-    `auto` finds an isolation and no malicious release is installed.
+    `auto` finds an isolation and the installed LiteLLM is not a malicious release.
     """
     from llm_sandbox_nb.card.export import NO_VIEW, has_view
     from llm_sandbox_nb.model.litellm_transport import compromised_version

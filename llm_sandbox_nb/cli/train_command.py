@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb train run | watch | evaluate | data`."""
+"""The command `llm-sandbox-nb train`, with the actions run, watch, evaluate and data."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _evaluate(arguments: Mapping[str, Any]) -> int:
 
 
 def _judge(arguments: Mapping[str, Any]) -> JudgeAccess | None:
-    """Return the judge that the flags name, or None. Its address and key follow the same rules as for any model."""
+    """Return the judge model that the flags name, or None. Find its address and key as for any other model."""
     from llm_sandbox_nb.training.evaluation import JudgeAccess
 
     if not arguments["judge_model"]:

@@ -1,4 +1,4 @@
-"""`%sandbox benchmark list | run | report | score | compare`: as on the command line, with a live table in the cell."""
+"""The command `%sandbox benchmark`: the actions of `llm-sandbox-nb benchmark`, with a live table in the cell."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ _Work = Callable[[list[Item]], Coroutine[Any, Any, object]]
 
 
 class BenchmarkCommand:
-    """The command `%sandbox benchmark`. Call an instance with the words after the command."""
+    """The command `%sandbox benchmark`. Call an instance with the text after `benchmark`."""
 
     def __init__(self, background: BackgroundLoop, settings: SandboxSettings, shell: Any) -> None:
         self._background, self._settings, self._shell = background, settings, shell
 
     def __call__(self, rest: str) -> None:
-        """Execute the action in the first word: list, run, report, score or compare.
+        """Execute the action that the first word of `rest` names: list, run, report, score or compare.
 
         Raises:
             SandboxUsageError: if a named file or option is missing or invalid; nothing was started.
@@ -96,7 +96,7 @@ class BenchmarkCommand:
             name: value for name, value in given.items() if name in flags and flags[name] is None and value
         }
         if found.get("model") and typed_key_of(found["model"], found["api_base"]):
-            # a key typed by the person wins over the key of a setting
+            # a key that the person typed (`%sandbox key`) wins over the setting `api_key_env`
             found["api_key_env"] = flags["api_key_env"]
         return found
 
@@ -189,7 +189,7 @@ def _parsed(rest: str) -> argparse.Namespace | None:
 
 HEADS = ("task", "mode", "done", "running", "score", "errors", "tokens", "cost", "elapsed", "rest")
 SCRIPTED = "The replies are read from a file: no model is asked and no request is sent."
-"""Explanation of the word "scripted"."""
+"""Explanation of the word "scripted" in the head of the table."""
 KINDS = 4
 """Maximum number of error kinds that a row names. Further kinds are only counted."""
 _MAX_ERROR_CHARACTERS = 200
@@ -198,7 +198,7 @@ _MAX_CELL_CHARACTERS = 80
 
 @dataclass(eq=False)
 class BenchmarkTable:
-    """Table with the progress of a benchmark. Names and error messages may be hostile, so they are escaped here."""
+    """Table with the progress of a benchmark. Names and error messages may hold hostile HTML, so they are escaped."""
 
     progress: Progress
     model: str
@@ -206,7 +206,10 @@ class BenchmarkTable:
     out: str
 
     def bundle(self, state: str, found: Mapping[str, Any] | None = None, note: str = "") -> dict[str, str]:
-        """Return the output for the current progress. `found` is the report; None while the benchmark runs."""
+        """Return the cell's output by MIME type: the head with `state`, the table, `note`, and the report `found`.
+
+        While the benchmark runs, `found` is None, and the output has no report.
+        """
         rows = [_cells(row) for row in self.progress.rows()]
         notes = [_note(*note) for note in self.progress.notes]
         html, text = self._html(state, rows, notes), self._text(state, rows, notes)

@@ -1,4 +1,4 @@
-"""The run of a `%%sandbox` cell, from options and text to the end."""
+"""The execution of a `%%sandbox` cell, from its options and text to the end of the run."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.sandbox.contract import Sandbox
 
 OFFER = (
-    "This task ran before in this sandbox, which has other files now. To begin with the files of that time, add: "
-    "--from-files-of {run}"
+    "This task ran before in this sandbox, whose files may have changed since. To begin with the same files as then, "
+    "add: --from-files-of {run}"
 )
 _LIMIT_SENTENCES = {
     "steps": "The run used up its steps before the model submitted: allow more with --steps.",
@@ -92,14 +92,17 @@ class CellRun:
         if finished.stop_reason in _WITHOUT_ANSWER:
             raise SandboxNoAnswerError(finished.error or "The model gave no answer.")
         if finished.stop_reason in _LIMIT_SENTENCES:
-            # If `error` has a message, the context of the model was full, and the run reached no limit.
+            # `error` has a message only if the model's context was full; then no limit of the run was reached.
             raise SandboxLimitError(finished.error or _LIMIT_SENTENCES[finished.stop_reason])
         state = finished.trajectory.state(live=False)
         if state.check in ("failed", "error"):
             raise SandboxCheckError(f"{state.words.rstrip('.')}.")
 
     def _offer_original_files(self, task: CellTask) -> None:
-        """Print how to restore the files from before the cell's first run, if the cell ran in this sandbox before."""
+        """Print the option that restores the files from before the task's first run in this sandbox.
+
+        Print nothing if the task never ran in this sandbox.
+        """
         if task.fresh or task.files_of is not None:
             return
         running = self.background.run(self.sandboxes.current())

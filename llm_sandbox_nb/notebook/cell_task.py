@@ -45,10 +45,11 @@ class CellTask:
 def cell_task(
     options: argparse.Namespace, text: str, settings: SandboxSettings, namespace: dict[str, Any]
 ) -> CellTask:
-    """Return the task of a cell.
+    """Return the task of a cell, from its options, its text, the settings and the user's variables in `namespace`.
 
     Raises:
-        SandboxUsageError, SandboxInputError: if something is wrong or missing; nothing was started.
+        SandboxUsageError, SandboxInputError: if an option, the text or a variable is wrong or missing; nothing was
+            started.
     """
     if not text.strip():
         raise SandboxUsageError("The task is empty: write below the first line what the model should do.")
@@ -92,7 +93,7 @@ def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | Non
         name: getattr(options, name, None) or getattr(settings, name) or None for name in names
     }
     allow, secrets = asked.pop("allow"), asked.pop("secret")
-    # the settings with lists of hosts and secrets apply to the network `allow` only
+    # The settings `allow` and `secret` count only for the network "allow"; for another network they are ignored.
     if asked["network"] in (None, "allow"):
         asked |= {"allow": allow or (), "secrets": secrets or ()}
     elif getattr(options, "allow", None) or getattr(options, "secret", None):
@@ -183,7 +184,7 @@ def original_files(text: str | None, folder: Path, namespace: dict[str, Any]) ->
 
     Raises:
         SandboxUsageError: if the step is not a number.
-        SandboxInputError: if the run is missing.
+        SandboxInputError: if the run is missing, or is a view of a run at an earlier step.
     """
     if not text:
         return None
@@ -197,5 +198,5 @@ def original_files(text: str | None, folder: Path, namespace: dict[str, Any]) ->
     held = namespace.get(name)
     run = held if isinstance(held, Run) else find_run(name, folder)
     if not run.has_journal:
-        raise SandboxInputError(f"{name} has no files of its own: name a run of %sandbox runs.")
+        raise SandboxInputError(f"{name} has no files of its own: name a run that %sandbox runs lists.")
     return run, int(step)

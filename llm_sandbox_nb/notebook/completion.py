@@ -1,4 +1,4 @@
-"""Tab completion in the first line of `%%sandbox`, and after `%sandbox`. Completion only reads names."""
+"""Tab completion in the first line of `%%sandbox`, and after `%sandbox`. It never executes the user's code."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ SUBCOMMAND_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "model": ("--local", "--api-base"),
     "key": (*PROVIDERS, "--forget"),
 }
-"""Words that may follow a subcommand of `%sandbox`, without `--json`, which only front ends use."""
+"""Words that the Tab key offers after each subcommand of `%sandbox`. Most lack `--json`, which is for programs."""
 _WORDS = {option.name: option.convert.words for option in RUN_OPTIONS if isinstance(option.convert, OneOf)}
-"""Accepted words of the options that accept only a few words."""
+"""Accepted words of each option that accepts only certain words, by the name of the option."""
 _WITH_RUNS = ("load", "export", "compare")
 _WITH_FILES = ("put",)
 
@@ -113,7 +113,7 @@ def _open_option(before: list[str], options: Mapping[str, argparse.Action]) -> s
 
 
 def _values(name: str, begun: str, magics: Names) -> list[str]:
-    """Return the values of an option that begin with `begun`."""
+    """Return the possible values of the option `name` that begin with `begun`."""
     namespace: dict[str, Any] = magics.shell.user_ns
     kinds: Mapping[str, Callable[[], Iterable[str]]] = {
         "model": lambda: _models(begun, magics),
@@ -168,7 +168,10 @@ def _files(begun: str, endings: tuple[str, ...] = ()) -> list[str]:
 
 
 def _variables(namespace: Mapping[str, Any], wanted: Callable[[Any], bool]) -> list[str]:
-    """Return the names of the user's variables for which `wanted` is true, without modules and IPython's variables."""
+    """Return the names of the user's variables for whose value `wanted` returns true.
+
+    Modules, names that begin with `_` and IPython's own variables are left out.
+    """
     hidden = {"In", "Out", "exit", "quit", "get_ipython", "open"}
     return [
         name

@@ -32,7 +32,7 @@ _RENDERING_SHARE = 0.1
 """Maximum share of the time that rendering may take."""
 _TICK_SECONDS = 0.05
 CLOCK_SECONDS = 1.0
-"""Seconds between two updates without an event, which advance the clock of the card."""
+"""Seconds after which the card is updated even without an event, so that its clock advances."""
 
 
 class PageCell(TypedDict):
@@ -72,7 +72,7 @@ class UpdatedOutput:
         self._shown = False
 
     def publish(self, bundle: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
-        """Show `bundle`. Every update needs the metadata: an update without metadata erases the earlier metadata."""
+        """Show `bundle`. Pass `metadata` at every update: an update without metadata erases the earlier metadata."""
         from IPython import display
 
         publish: Any = display.publish_display_data
@@ -84,7 +84,7 @@ class UpdatedOutput:
         """Show the final bundle.
 
         A background run may end while another cell is executed. nbconvert reads only output that names the executing
-        cell, so the final update is sent outside the context in which the run began, and names the executing cell.
+        cell. So the final update is sent outside the context of the cell that began the run.
         """
         contextvars.Context().run(self.publish, bundle, metadata)
 
@@ -138,8 +138,8 @@ _CONSOLE_MESSAGE = re.compile(r"_\d+_\d+")
 def replaces_outputs(shell: Any) -> bool:
     """Return True if the front end of this cell replaces an output by an update. Call this in the cell's thread.
 
-    A console prints each output once and ignores updates. The message ids of a console look like those of a Python
-    program, and unlike those of a page. A console can answer `input()`, but nbclient cannot.
+    A Jupyter console prints each output once and ignores updates. Its message ids have the form that Python programs
+    use; a page's ids differ. nbclient uses this form too, but unlike a console, it cannot answer `input()`.
     """
     get_parent = getattr(shell, "get_parent", None)
     parent: dict[str, Any] = (get_parent() if get_parent else None) or {}
@@ -161,7 +161,7 @@ class Watch(Protocol):
 
 
 class LiveDisplay:
-    """A card that follows a run. A terminal shows the text of the card; a console shows only the final text."""
+    """A card that follows a run. A terminal shows the card as text; a Jupyter console shows only the final text."""
 
     def __init__(
         self,
@@ -261,14 +261,14 @@ class LiveDisplay:
 
 @dataclass(eq=False)
 class RunFollower:
-    """Follower that shows a run of the background loop from the main thread until the run ends."""
+    """Follower that shows a run in the main thread until the run ends. The run itself is in the background loop."""
 
     card: Card
     display: LiveDisplay
     on_pause: Callable[[], None] = lambda: None
     """Function that is called in the main thread when the run has paused."""
     stop: Callable[[], bool] = lambda: False
-    """Function that is called in the main thread at an interrupt. The result is False if the task must be cancelled."""
+    """Function that stops the run at an interrupt, in the main thread. If it returns False, the task is cancelled."""
     _events: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
     _loading: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
     _paused: bool = False

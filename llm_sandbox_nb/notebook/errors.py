@@ -1,4 +1,4 @@
-"""Errors of the magics. A notebook shows the message without a traceback. An error also fails a headless run."""
+"""Errors of the magics. A notebook shows the message without a traceback. nbclient and papermill end with the error."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ class BackgroundLoop:
         """Run `coroutine` and wait for it; cancel it on an interrupt or after `timeout` seconds.
 
         Raises:
-            KeyboardInterrupt, TimeoutError: when the coroutine has cleaned up, but at most `CLEAN_UP_SECONDS` after its
-                cancellation.
+            KeyboardInterrupt, TimeoutError: after an interrupt or `timeout` seconds. The error is raised when the
+                cancelled coroutine has cleaned up, but after `CLEAN_UP_SECONDS` at the latest.
         """
         job = BackgroundTask(self, coroutine)
         try:

@@ -21,7 +21,7 @@ MAX_INPUT_FILES = 5_000
 def collect_inputs(
     names: Iterable[str], namespace: Mapping[str, Any], frame_format: FrameFormat = "csv"
 ) -> dict[str, Path | bytes]:
-    """Return the inputs: names in the input folder of the sandbox, with paths on this machine or with contents.
+    """Return the inputs by their name in the sandbox's input folder: a path on this machine, or the content.
 
     A name that is both a variable and a file is refused; `./name` always means the file.
 

@@ -1,8 +1,8 @@
 """The options of `%%sandbox`: names, help texts, values, and one-sentence errors for wrong values.
 
-`OPTIONS` lists all options. Add an option that only a cell has to this list, and read its value in `cell_task.py`. Add
-an option that the command line has too to `options/table.py`, from which `OPTIONS` takes it. Options of the
-subcommands of `%sandbox` are in `run_commands.py` and `sandbox_commands.py`.
+`OPTIONS` lists all options. If a new option is for cells only, add it to this list, and read its value in
+`cell_task.py`. If the command line has the option too, add it to `options/table.py`: `OPTIONS` takes it from there.
+Options of the subcommands of `%sandbox` are in `run_commands.py` and `sandbox_commands.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOT_IN_CELLS = {
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "ca_bundle", "index_url", "proxy"),
     *(row.name for row in RESOURCE_OPTIONS),
 }
-"""Options of the command line that a cell lacks. Most apply to a whole notebook, so `%config` sets them."""
+"""Options of the command line that a cell lacks. `%config` sets most of them, because they apply to all cells."""
 _IN_CELLS: dict[str, dict[str, Any]] = {
     "tool": {
         "dest": "tools",
@@ -54,10 +54,11 @@ _IN_CELLS: dict[str, dict[str, Any]] = {
     "approve": {"choices": ("ask", "edits", "auto"), "default": "auto"},
     "on_pause": {
         "choices": ("ask", "wait", "stop", "continue", "go"),
-        "help": "at a pause, where no Jupyter server can ask: ask here (the default), wait, stop the run, or continue",
+        "help": "what happens at a pause if no Jupyter server can ask: ask here (the default), wait, stop the run, or "
+        "continue",
     },
 }
-"""Changes to options of the command line in a cell, where a name means a variable."""
+"""How options of the command line differ in a cell. For example, a name may mean a function of the notebook."""
 
 
 def _of_table(described: Option) -> Any:
@@ -195,7 +196,7 @@ def option_value(name: str, text: str) -> Any:
 
 
 def variable_name(name: str) -> str:
-    """Return `name` as Python reads it in code, if it is a valid name of a variable.
+    """Return the name of a variable in the form in which Python keeps it: some Unicode letters have two forms.
 
     Raises:
         SandboxUsageError: if the name is not valid.
@@ -206,7 +207,7 @@ def variable_name(name: str) -> str:
 
 
 def fill_in(task: str, namespace: Mapping[str, Any]) -> str:
-    """Return the task with each `{name}` replaced by the variable's value; any other brace is text.
+    """Return the task with each `{name}` replaced by the variable's value. All other braces stay as they are.
 
     Raises:
         SandboxInputError: if a variable is missing.

@@ -36,7 +36,7 @@ _SANDBOX_COMMANDS = ("status", "files", "get", "put", "sh", "fresh", "reset", "s
 _RUN_COMMANDS = ("runs", "load", "export", "preview", "rewind", "undo", "resume", "fork", "compare", "replay")
 _DECISIONS = ("held", "pause", "continue", "step", "edit", "deny", "observe", "say", "change")
 _WITH_VARIABLES = (*_RUN_COMMANDS, "files", "get", "put", "model", "benchmark", "train")
-"""Subcommands in which `$name` and `{name}` mean variables. In others, such as `sh`, the shell may read them."""
+"""Subcommands that replace `$name` and `{name}` by a variable's value. Others, such as `sh`, leave both unchanged."""
 _SUBCOMMANDS = (
     *_SANDBOX_COMMANDS,
     *_RUN_COMMANDS[:3],
@@ -126,10 +126,11 @@ class SandboxMagics(SandboxSettings, magic.Magics):
     @_explained.magic_arguments(name="%sandbox")  # type: ignore[untyped-decorator]
     @with_options
     def sandbox_cell(self, line: str, cell: str) -> None:
-        """Give the task below to a model; it works in this notebook's sandbox until it submits.
+        """Give the task below to a model, which works in this notebook's sandbox until it submits.
 
         The cell waits for the end, shows every step as it happens, and fails when the run fails. Files in the
-        sandbox's output folder are shown and kept in sandbox-runs/. The task is taken literally.
+        sandbox's output folder are shown and kept in sandbox-runs/. The model reads the task exactly as written; only
+        --vars fills in variables.
 
         For example: %%sandbox -m scripted/strawberry -o result
         """
@@ -147,22 +148,22 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         """Manage this notebook's sandbox and runs.
 
         %sandbox status           the running sandbox, and what it protects from
-        %sandbox files [FOLDER]   the files in its output folder, or in FOLDER
-        %sandbox get PATH [TO]    copy a file or folder from it; --replace replaces files with the same names
-        %sandbox put PATH...      copy files or folders to its input folder
-        %sandbox sh COMMAND       run a command in its shell
-        %sandbox fresh            let the next cell begin in a new one: at the top of a notebook, for *Run all*
-        %sandbox reset            replace it with a new, empty one
-        %sandbox stop             end it; with --idle, the one of another notebook that is idle longest
+        %sandbox files [FOLDER]   the files in the sandbox's output folder, or in FOLDER
+        %sandbox get PATH [TO]    copy a file or folder out of the sandbox; --replace replaces files with the same names
+        %sandbox put PATH...      copy files or folders into the sandbox's input folder
+        %sandbox sh COMMAND       run a command in the sandbox's shell
+        %sandbox fresh            end the sandbox, so that the next cell begins in a new one: for the top of a notebook
+        %sandbox reset            replace the sandbox with a new, empty one
+        %sandbox stop             end the sandbox; with --idle: of other notebooks' sandboxes, the one idle longest
         %sandbox runs             the runs of this notebook; --prune --older-than DAYS | --keep N removes some
         %sandbox load RUN [-o NAME]   show a run again, and keep it in a variable
         %sandbox export RUN [FILE]    write a run as one HTML file that opens anywhere
-        %sandbox model [NAME]     choose a model, or list them; --local: also those of servers here
-        %sandbox key [PROVIDER]   type the key of a provider into a password field; --forget: forget it again
+        %sandbox model [NAME]     choose a model, or list the models; --local: also models of servers on this machine
+        %sandbox key [PROVIDER]   type the key of a provider into a password field; --forget: forget the key
         %sandbox settings         every setting and where its value comes from
         %sandbox mcp [--approve auto|edits|ask] [--out FILE]   let an outside agent, such as Claude Code, use the
-                                  sandbox: shows its calls, and how to connect; --stop ends that, --new-token and
-                                  --revoke replace and remove the token
+                                  sandbox: shows how to connect, and the agent's calls; --stop ends this access,
+                                  --new-token replaces the token, --revoke makes the token invalid
 
         Measure a model on many problems; the options are those of `llm-sandbox-nb benchmark`:
 
@@ -182,18 +183,18 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         %sandbox rewind STEP [both|files|conversation]   rewind to the end of a step; --others: also undo what other
                                       runs have changed since
         %sandbox undo [--others]      undo the newest rewind
-        %sandbox resume [--say TEXT] [--edit JSON]   continue; first say something, or change the next call;
-                                      --others: as for rewind; --mcp SERVER, --mcp-allow NAME: for a run
-                                      with tools of MCP servers that another kernel began
+        %sandbox resume [--say TEXT] [--edit JSON]   continue the run; before that, say something to the model, or
+                                      change its next call; --others: as for rewind; --mcp SERVER and --mcp-allow NAME:
+                                      needed if another kernel began the run with tools of MCP servers
         %sandbox fork STEP [-o NAME]  a second run from there, in a new sandbox
-        %sandbox compare [RUN...]     compare runs, or the attempts of one
+        %sandbox compare [RUN...]     compare runs, or the attempts of one run
         %sandbox replay [--ignore EXPR] [--ignore-files PATTERN]   replay a run: what differs?
 
         During a run, from another thread of this kernel (a subshell):
 
-        %sandbox held             where it is paused, and the call that waits
+        %sandbox held             where the run is paused, and the call that waits
         %sandbox pause | continue | step | edit NAME=VALUE... | deny [REASON] | observe TEXT | say TEXT |
-                 change NAME=VALUE...   what to do, as at the prompt in a cell
+                 change NAME=VALUE...   a decision, as at the prompt of a paused cell
         """
         with plain_errors():
             self.read_files()
@@ -263,7 +264,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             raise SandboxUsageError(unknown_subcommand(name, _SUBCOMMANDS))
 
     def _prepare(self, run: Run, output: Output | None = None) -> None:
-        """Set up the run for later: a cell that resumes the run shows it, and forks of the run are registered."""
+        """Let cells that resume this run show a card, and register later forks of this run."""
         from llm_sandbox_nb.notebook.solve_card import CellResumeDisplay
 
         if output is not None or not isinstance(run.context.resume_display, CellResumeDisplay):

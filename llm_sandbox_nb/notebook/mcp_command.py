@@ -29,8 +29,8 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 USAGE = "mcp [--approve auto|edits|ask] [--out FILE] [--new-token] | --stop | --revoke"
 _NO_SERVER = (
-    "Outside agents reach a sandbox through the Jupyter server, and this kernel has none with the extension: use "
-    "llm-sandbox-nb mcp in the agent's configuration instead, which has a sandbox of its own."
+    "Outside agents reach a sandbox through a Jupyter server with the extension, which this kernel does not have: name "
+    "llm-sandbox-nb mcp in the agent's configuration instead. That command has a sandbox of its own."
 )
 _NO_PLACE = (
     "This front end would save the token in the notebook, where everyone who gets the notebook can read it: name a "
@@ -41,8 +41,8 @@ KEPT = (
     "revokes this one."
 )
 OPEN = (
-    "Outside agents can use this sandbox now; each of their calls is a step of the card below. %sandbox mcp --stop "
-    "ends that."
+    "Outside agents can use this sandbox now. Each of their calls is a step of the card below. %sandbox mcp --stop "
+    "ends their access."
 )
 
 
@@ -83,7 +83,7 @@ class McpCommand:
         token = self.background.run(keeper.mint_token(sandbox, keep=not new_token))
         try:
             place.show(connection_text(keeper.url, token) if token else KEPT, secret=token is not None)
-        except Exception:  # nobody has read the token, so the next attempt must not keep it
+        except Exception:  # nobody has read this token, so the next `%sandbox mcp` must make another one
             self.background.run(keeper.revoke_token(sandbox))
             raise
         if self.opened.live(sandbox):

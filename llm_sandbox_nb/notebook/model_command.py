@@ -1,5 +1,6 @@
-"""`%sandbox model`: show the model of cells and other models, or choose a model; the side panel uses the same code.
+"""The commands `%sandbox model` and `%sandbox key`.
 
+`%sandbox model` shows which models there are and which one cells use, or chooses one. The side panel uses its answers.
 `%sandbox key` reads the key of a model's provider from a password field, or forgets the key.
 """
 
@@ -39,13 +40,13 @@ _MAX_NAMES = 8
 
 
 class ModelCommand:
-    """The command `%sandbox model`. Call an instance with the words after the command."""
+    """The command `%sandbox model`. Call an instance with the text after `model`."""
 
     def __init__(self, background: BackgroundLoop, settings: SandboxSettings) -> None:
         self._background, self._settings = background, settings
 
     def __call__(self, rest: str) -> None:
-        """Show the model of cells and other models, or choose a model.
+        """Show the model that cells use and the other models, or choose a model.
 
         Raises:
             SandboxUsageError: if the line is invalid, or no model has this name.
@@ -155,7 +156,9 @@ def key_command(rest: str, settings: SandboxSettings) -> None:
         "the kernel's memory, until the kernel ends or you run %sandbox key --forget."
     )
     if not isolates(settings.isolation):
-        print("Commands of a model run as you here and could read the key: use a key with a small budget.")
+        print(
+            "Here a model's commands run with your rights and could read the key: use a key with a small budget."
+        )
 
 
 def _asked(provider: str) -> str:

@@ -49,7 +49,7 @@ def page_shows_widgets(namespace: Mapping[str, Any], environment: Mapping[str, s
 
 
 class Panel:
-    """A run shown in a widget. Only the cell's thread uses the panel, except to receive messages of the page."""
+    """A run shown in a widget. The cell's thread calls all methods but `_heard`, which receives the page's messages."""
 
     def __init__(self, card: Card, widget: Any, control: Callable[[], RunControl | None]) -> None:
         """Create the panel. `control` returns the run's controls, once the run has begun."""
@@ -73,7 +73,7 @@ class Panel:
         self._tail.follow(event)
 
     def push(self) -> None:
-        """Send new events and the time to the page."""
+        """Send the new events and the newest text of unfinished replies and commands to the page."""
         while part := self._next_part():
             self._widget.add_part(self._parts, part)
             self._parts += 1
@@ -106,7 +106,7 @@ class Panel:
         return artifact_json(artifact)
 
     def _heard(self, _: Any, content: Any, __: Any) -> None:
-        """Handle a message of the page, in the thread that delivers messages."""
+        """Handle a message from the page, in the thread that delivers messages."""
         if not isinstance(content, dict) or (control := self._control()) is None:
             return
         if content.get("type") == "hello":
@@ -137,8 +137,8 @@ def make_panel(card: Card, control: Callable[[], RunControl | None]) -> Panel | 
     try:
         script, style = ((folder / name).read_text("utf-8") for name in ("widget.js", "widget.css"))
         widget = _widget_class()(_esm=script, _css=style)
-        # ipykernel 7.4 and later handle a page's messages in the shell that sent last, which is the cell's busy shell.
-        # Without this rule, the subshell that the page chose handles the messages, as before 7.4.
+        # From version 7.4, ipykernel handles a page's messages in the shell that last sent to the page. Here this is
+        # the shell of the cell, which is busy. None lets the subshell that the page chose handle them, as before 7.4.
         widget.comm._reply_subshell_for = None
     except (ImportError, OSError):
         return None

@@ -1,6 +1,6 @@
 """The subcommands of `%sandbox` about runs: list, load, export, preview, rewind, undo, resume, fork, compare, replay.
 
-All but list, load and export apply to the newest run of the notebook, or to the run that `--run` names.
+The last seven apply to the newest run of the notebook, or to the run that `--run` names.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class RunCommands:
     namespace: dict[str, Any]
     """The user's variables, which may hold runs."""
     find_run: Callable[[str], Run]
-    """Function that returns the run with a name or folder, prepared so that a cell can resume the run."""
+    """Function that returns the run with a given name or folder. A cell can resume this run."""
     show: Callable[[Run], None]
     """Function that shows the card of a run."""
     moved: Callable[[], MovedRuns] = MovedRuns
-    """Function that returns the runs in other folders that the notebook's cards show."""
+    """Function that returns the runs that the notebook's cards show, but that are not in `folder`."""
 
     def runs(self, rest: str) -> None:
         """List the newest runs, or remove some."""
@@ -169,7 +169,7 @@ class RunCommands:
             return
         where = f"The variable {name} holds the fork: {name}.resume() continues it."
         if not name:
-            where = f"%sandbox load {other.folder.name} -o NAME gives it."
+            where = f"%sandbox load {other.folder.name} -o NAME keeps the fork in a variable."
         print(plain(f"Forked after step {words[0]} into {other.folder}. {where}"))
 
     def compare(self, rest: str) -> None:
@@ -222,7 +222,8 @@ def _take_values(usage: str, words: list[str], option: str) -> list[str]:
 def _edit_next_call(run: Run, text: str) -> None:
     """Change the arguments of the waiting call.
 
-    After a rewind no call waits. Then return to the call that followed in the newest earlier attempt, and change it.
+    After a rewind, no call waits. Then rewind to the next call of the newest earlier attempt that continued from this
+    step, and change that call.
     """
     try:
         arguments = json.loads(text)

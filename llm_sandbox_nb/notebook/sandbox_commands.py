@@ -40,7 +40,7 @@ class SandboxCommands:
     forks: Forks
 
     def status(self, rest: str) -> None:
-        """Print the running sandbox, where it runs, and the protection in force."""
+        """Print the running sandbox, who keeps it (server or kernel), how it is isolated, and the open forks."""
         split_words("status", rest, 0, 0)
         print(status_text(self.background.run(self.sandboxes.status())))
         if forks := self.forks.status_text():

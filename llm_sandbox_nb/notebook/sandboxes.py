@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SandboxMismatchError(SandboxError):
-    """Error for a cell that asks for another kind of sandbox than the running one. The message names the remedy."""
+    """Raised if a cell asks for another kind of sandbox than the running one. The message names the remedy."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class SandboxKeeper(Protocol):
 
 
 _LOST_NOTICE = (
-    "The notebook's earlier sandbox died or stopped answering; its files are lost, and a new one is empty."
+    "The notebook's earlier sandbox died or stopped answering. Its files are lost; the next one begins empty."
 )
 
 
@@ -165,7 +165,7 @@ class NotebookSandboxes:
         self._keeper: SandboxKeeper | None = None
         self._deciding = asyncio.Lock()
         self._used = False
-        """True once the keeper was used for more than preparation; then the decision is final."""
+        """True once the keeper was used for more than preparation; then the choice of server or kernel is final."""
         self._usual: SandboxOptions | None = None
         """Sandbox options of a cell without options, as given in the last call of `prepare`."""
         self._newest: SandboxOptions | None = None
@@ -316,7 +316,7 @@ class OpenSandbox:
         self._sandbox: Sandbox | None = None
         self._calls: OutsideCalls | None = None
         self.change_approval: Callable[[str], None] = lambda approve: None
-        """Function that changes which calls wait for a person, to another value of `--approve`. Raises ControlError."""
+        """Function that changes which calls wait for a person. Its argument is a value of `--approve`."""
 
     def keep(self, sandbox: Sandbox, calls: OutsideCalls, change_approval: Callable[[str], None]) -> None:
         """Let outside agents use `sandbox`."""

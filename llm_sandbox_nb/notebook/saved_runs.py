@@ -52,7 +52,7 @@ def runs_folder(settings: SandboxSettings, namespace: dict[str, Any]) -> Path:
 
 @dataclass(frozen=True)
 class MovedRuns:
-    """Runs in a notebook's cards that its folder of runs lacks, because the notebook was renamed, copied or moved."""
+    """Runs that a notebook's cards show but its folder of runs lacks: the notebook was renamed, copied or moved."""
 
     folders: tuple[Path, ...] = ()
     """Run folders that were found in the folders of other notebooks."""
@@ -73,7 +73,7 @@ class MovedRuns:
 def moved_runs(
     settings: SandboxSettings, namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ
 ) -> MovedRuns:
-    """Return the runs of the notebook's saved cards, except those in the notebook's folder. Never raises."""
+    """Return the runs of the notebook's saved cards, except runs in the notebook's own folder of runs."""
     path = Path(environment.get("JPY_SESSION_NAME") or str(namespace.get("__vsc_ipynb_file__") or ""))
     shown = _shown_runs(path) if path.suffix == ".ipynb" else set()
     root = expanded(settings.output_dir)
@@ -135,7 +135,7 @@ def show_run(run: Run, shell: Any, caps: Caps) -> None:
 
 
 def first_run_of(task: str, sandbox_id: str, folder: Path) -> Path | None:
-    """Return the folder of a task's first run in a sandbox, or None. Runs without a history of files do not count."""
+    """Return the folder of the first run of `task` in the sandbox, or None. Only runs with a history of files count."""
     for run_folder in run_folders(folder)[-_MAX_SEARCHED_RUNS:]:
         started = _started(run_folder)
         if (

@@ -94,10 +94,9 @@ def _trait(option: Option) -> TraitType[Any, Any]:
 
 
 class SandboxSettings(Configurable):
-    """Defaults of cells. Options of a cell win. An empty text means the default of the sandbox or the model.
+    """Defaults of cells, which a cell's options override. An empty text means the default of the sandbox or the model.
 
-    Settings that `%config` does not set come from the environment, the project's or the user's settings file: see
-    `read_files`.
+    Settings that `%config` does not set come from environment variables, the project's settings file or the user's.
     """
 
     locals().update({option.name: _trait(option) for option in NOTEBOOK_SETTINGS})
@@ -187,9 +186,10 @@ class SandboxSettings(Configurable):
     def api_key(
         self, model: str, variable: str | None, environment: Mapping[str, str] = os.environ
     ) -> str | None:
-        """Return the key of `model` from the variable that the cell names, or from the sources of the command line.
+        """Return the key of `model` from the environment variable that the cell names.
 
-        Return None if no variable is named and a key was typed for the provider: each request looks up that key.
+        If the cell names no `variable`, search the same sources as the command line. Return None if a key was typed
+        for the provider, because each request looks up the typed key.
 
         Raises:
             SandboxUsageError: if the variable is not set, or its name is invalid.

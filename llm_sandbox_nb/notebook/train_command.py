@@ -1,4 +1,4 @@
-"""`%sandbox train run | watch | evaluate | data`: as on the command line, with live plots in the cell.
+"""The command `%sandbox train`: the actions of `llm-sandbox-nb train`, with live plots in the cell.
 
 A training runs in a separate process, so that its memory is freed at the end and the kernel stays small.
 """
@@ -41,13 +41,13 @@ _UPDATE_SECONDS = 1.0
 
 
 class TrainCommand:
-    """The command `%sandbox train`. Call an instance with the words after the command."""
+    """The command `%sandbox train`. Call an instance with the text after `train`."""
 
     def __init__(self, shell: Any) -> None:
         self._live = has_front_end(shell)
 
     def __call__(self, rest: str) -> None:
-        """Execute the action in the first word: run, watch, evaluate or data.
+        """Execute the action that the first word of `rest` names: run, watch, evaluate or data.
 
         Raises:
             SandboxUsageError: if a named file or option is missing or invalid; nothing was started.
@@ -146,8 +146,8 @@ threading.Thread(target=wait, daemon=True).start()
 from llm_sandbox_nb.cli import main
 sys.exit(main())
 """
-"""Program of the process. Its stdin is a pipe that ends with the kernel. Without it, the training would go on unseen,
-hold the graphics card, and lock its folder."""
+"""Program of the training's process. Its stdin is a pipe that closes when the kernel ends; the program then interrupts
+itself. Otherwise the training would continue unseen, hold the graphics card and lock its folder."""
 
 
 def _start(words: list[str], said: IO[bytes], printed: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
@@ -196,7 +196,9 @@ _MAX_ANSWER_CHARACTERS = 60
 def training_bundle(
     record: TrainingRecord, state: str, note: str = "", step: int | None = None
 ) -> dict[str, str]:
-    """Return a cell's output about a training, with the rollouts of `step`; if None, the newest kept ones.
+    """Return a cell's output about a training, with the rollouts of `step`.
+
+    If `step` is None, the output has the rollouts of the newest step whose rollouts are kept.
 
     Raises:
         RecordError: if the rollouts of `step` are not kept.

@@ -29,13 +29,13 @@ NOBODY = (
 
 
 class Watchers:
-    """The publisher of a cell's run, and the actions at a pause."""
+    """The publisher of a cell's run, and the decision when the run pauses."""
 
     def __init__(self, on_pause: str | None = None, cell: PageCell | None = None) -> None:
         """Create the watchers for the run that `cell` shows.
 
-        `on_pause` is the action at a pause without a server: `wait`, `stop` or `continue`. None or `ask`: ask in the
-        cell.
+        `on_pause` says what happens at a pause if there is no server: `wait`, `stop`, `continue`, or `ask` in the cell.
+        None means `ask`, and `go` means `continue`.
         """
         self._cell = cell
         self.publisher: RunPublisher | None = None
@@ -43,7 +43,7 @@ class Watchers:
         self._run: Run | None = None
 
     def check(self, shell: Any, option: str | None) -> None:
-        """Refuse an `option` that always pauses the run if nobody can decide.
+        """Refuse `option`, with which the run always pauses, if nobody can decide at a pause.
 
         Raises:
             SandboxUsageError: if there is no server, the cell cannot ask, and its options do not name an action.
@@ -76,7 +76,7 @@ class Watchers:
         """Return the seconds between updates of the output while people can watch the run at the server.
 
         Only front ends without the extension need these updates. A shared notebook is open only in front ends with the
-        extension, and each update would rebuild the card on every page.
+        extension, and each update would rebuild the card on every page. So a shared notebook gets almost no updates.
         """
         shared = self.publisher is not None and self.publisher.shared
         return _SHARED_SECONDS if shared else _WATCHED_SECONDS

@@ -80,9 +80,9 @@ class ForeignRecordHandler(SandboxAPIHandler):
 async def _printed(
     module: str, *arguments: str, cwd: Path | None = None, given: IO[bytes] | None = None
 ) -> tuple[int | None, bytes]:
-    """Run a module as a program. Return its exit code, None after too much time or output, and what it printed."""
+    """Run a module as a program. Return its exit code, or None after too much time or output, and its output."""
     async with _one_at_a_time:
-        # -P: modules in the notebook's folder are not imported.
+        # -P: the program imports no modules of the notebook's folder, its working directory.
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", module, *arguments),
             cwd=cwd,

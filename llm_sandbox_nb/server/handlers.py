@@ -1,7 +1,7 @@
 """The REST routes of `/llm-sandbox/api`. A test compares them with `rest-api.yml`.
 
-Each verb is decorated in a concrete class, never in a base class. `authorized` remembers the first resource that it
-sees, so all subclasses of a decorated base class would be authorised for the resource of the first subclass in use.
+Decorate a verb, such as `get` or `post`, only in a concrete class. `authorized` keeps the resource of the first
+request. In a decorated base class, it would then check the requests of all subclasses against this one resource.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class SandboxesHandler(SandboxAPIHandler):
 
     @rest_verb
     async def get(self) -> None:
-        """List all sandboxes of notebooks, including sandboxes that an ended server has left."""
+        """List all sandboxes of notebooks, including those that an ended server has left running."""
         await self.manager.ready()
         self.finish({"sandboxes": [self.model(managed) for managed in self.manager.in_use()]})
 
@@ -206,7 +206,7 @@ class PrepareHandler(SandboxAPIHandler):
 
     @rest_verb
     async def post(self) -> None:
-        """Prepare sandboxes for the next requests of a kernel. Its prepared sandboxes with other settings are ended."""
+        """Prepare sandboxes for the next requests of a kernel. End its prepared sandboxes that have other settings."""
         body = self.body()
         kernel_id, count, seconds = body.get("kernel_id"), body.get("count"), body.get("seconds")
         if not isinstance(kernel_id, str):
@@ -317,7 +317,7 @@ class FileHandler(SandboxAPIHandler):
     """Uploaded content. Large content is stored on disk."""
 
     async def prepare(self) -> None:  # type: ignore[override]  # as in APIHandler
-        """Accept a body only from an authorised client, and only if it is sent fast enough."""
+        """Accept a body only from a user who is logged in, and only if the user sends it fast enough."""
         await super().prepare()
         if self.request.method != "PUT" or self._finished:
             return

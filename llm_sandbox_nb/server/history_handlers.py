@@ -26,7 +26,7 @@ class HistoryAPIHandler(SandboxAPIHandler):
     """Base of the handlers, with access to the history of a published run."""
 
     async def look(self, run_id: str, work: Callable[[HistoryReader], T]) -> T:
-        """Call `work` with the history of the run in a thread, and return the result.
+        """In a thread, call `work` with the history of the run, and return the result.
 
         Raises:
             UnknownRunError: if this server does not know the run.
@@ -55,7 +55,7 @@ class CheckpointsHandler(HistoryAPIHandler):
 
 
 class JournalHandler(HistoryAPIHandler):
-    """Handler for the journal of a run. After the run ended at this server, it may have been rewound or resumed."""
+    """Handler for a run's journal on disk, which is newer than the server's events if the run was rewound later."""
 
     @rest_verb
     async def get(self, run_id: str) -> None:
@@ -65,11 +65,11 @@ class JournalHandler(HistoryAPIHandler):
 
 
 class OldFilesHandler(HistoryAPIHandler):
-    """Handler for a folder at a checkpoint."""
+    """Handler that lists a folder as it was at a checkpoint."""
 
     @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
-        """Return the entries of the folder `path`, by default the folder in which the run works."""
+        """Return the entries of the folder `path`, by default of the run's working directory."""
         path = self.get_query_argument("path", "", strip=False)
         self.finish(await self.look(run_id, lambda reader: reader.folder(checkpoint, path)))
 

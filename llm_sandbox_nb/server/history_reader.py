@@ -151,7 +151,10 @@ class HistoryReader:
         return entry
 
     def _children(self, manifest: Mapping[str, Entry], place: str, entry: Entry) -> dict[str, Entry] | None:
-        """Return a folder's entries. None for an unchanged folder of the image that the history does not list."""
+        """Return the entries of a folder by path, or None.
+
+        None means that the folder is as in the sandbox's image, and that the history does not list its entries.
+        """
         if not entry.base:
             return {path: entry for path, entry in manifest.items() if path != "/" and parent(path) == place}
         known = self._store.image_entry(place)
@@ -255,7 +258,7 @@ def _described(path: str, entry: Entry) -> Json:
 def _workplace(manifest: Mapping[str, Entry]) -> str:
     """Return the folder to show first: `/testbed`.
 
-    If the manifest lacks it, return the folder with the shortest path among those whose content the manifest lists.
+    If the manifest lacks `/testbed`, return the shortest path among the folders whose content the manifest lists.
     """
     if _WORKPLACE in manifest:
         return _WORKPLACE

@@ -57,13 +57,13 @@ class ManagedSandbox:
     notebook: str | None
     options: SandboxOptions
     fork_of: str | None = None
-    """Id of the notebook's own sandbox if this sandbox is a fork of it. A fork never takes its place."""
+    """Id of the notebook's own sandbox if this sandbox is a fork, else None. A fork never becomes the own sandbox."""
     prepared: bool = False
     """True until the kernel needs the sandbox: see `PreparedSandboxes`."""
     created: float = field(default_factory=time.time)
     last_activity: float = field(default_factory=time.time)
     typed: float = 0.0
-    """Time of a person's last input in a terminal."""
+    """Time of the last message from a terminal's page: a key, a new size, or the confirmation of output."""
     clients: set[ConnectedClient] = field(default_factory=set)
     sandbox: ChannelSandbox | None = None
     kernel_dead_since: float | None = None
@@ -153,7 +153,7 @@ def _iso(moment: float) -> str:
 
 
 class Opener:
-    """Opener that starts and adopts sandboxes. A restarted server has the same `server_key`."""
+    """Opener that starts sandboxes, and adopts those of an earlier server with the same `server_key`."""
 
     def __init__(self, server_key: str) -> None:
         self._key = hashlib.sha256(server_key.encode()).hexdigest()[:32]
@@ -176,10 +176,10 @@ class Opener:
         return await start_sandbox(options, labels=self._labels(managed), served_elsewhere=True)
 
     async def adopt(self) -> list[ManagedSandbox]:
-        """Adopt the running sandboxes of an earlier server with this key. Others end when their lease expires.
+        """Adopt the running sandboxes of an earlier server with this key, and return them.
 
-        Of a kernel's sandboxes that are not forks, only the oldest is adopted, because the others were prepared and
-        not used yet.
+        Of a kernel's sandboxes that are not forks, only the oldest is adopted: the others were prepared and never
+        used. They end when their lease expires.
         """
         found = []
         for isolation in adopting_isolations():
@@ -238,7 +238,7 @@ class Opener:
         }
 
     def _certificate_file(self, pem: str) -> Path:
-        """Write a file that stays until the server ends: programs in isolation `process` may read it at any time."""
+        """Write certificates to a file. It stays until the server ends, because programs in sandboxes may read it."""
         if self._certificates is None:
             self._certificates = TemporaryFolder()
         path = self._certificates.path / f"{hashlib.sha256(pem.encode()).hexdigest()[:32]}.pem"

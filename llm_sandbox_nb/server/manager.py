@@ -1,4 +1,4 @@
-"""Manager of sandboxes. Each notebook has one, from its first use to the end of the kernel."""
+"""Manager of sandboxes. Each notebook has one sandbox, from the first use to the end of the notebook's kernel."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ class UnknownSandboxError(SandboxError):
 class SandboxManager(LoggingConfigurable):
     """Manager that starts, finds and ends sandboxes. Use the manager from the Jupyter server's event loop only."""
 
-    max_sandboxes = Integer(8, help="How many sandboxes may run at once; 0 means any number.").tag(
-        config=True
-    )
+    max_sandboxes = Integer(8, help="Maximum number of running sandboxes; 0: any number.").tag(config=True)
     cull_idle_timeout = Float(
         7200, help="Seconds after which the server ends an unused sandbox; 0 means never."
     ).tag(config=True)
@@ -49,20 +47,21 @@ class SandboxManager(LoggingConfigurable):
         20, help="Seconds between two searches for containers whose owner has died; 0: only at the start."
     ).tag(config=True)
     dead_kernel_grace = Float(
-        20, help="Seconds a kernel that has died may take to be restarted before its sandbox is ended."
+        20,
+        help="Seconds between the death of a kernel and the end of its sandbox, to let the kernel restart.",
     ).tag(config=True)
     adoption_grace = Float(
         30,
-        help="Seconds that a sandbox adopted from an ended server waits for a kernel of its notebook.",
+        help="Seconds for which a sandbox of an ended server waits for a kernel of its notebook, before it ends.",
     ).tag(config=True)
-    close_timeout = Float(5, help="Seconds that ending all sandboxes may take when the server stops.").tag(
+    close_timeout = Float(5, help="Maximum seconds for ending all sandboxes when the server stops.").tag(
         config=True
     )
     max_download_bytes = Integer(
-        256 * 1024 * 1024, help="Largest file, in bytes, that can be downloaded over REST."
+        256 * 1024 * 1024, help="Maximum size, in bytes, of a sandbox's file that is downloaded over REST."
     ).tag(config=True)
     max_prepared = Integer(
-        2, help="How many prepared sandboxes a kernel may have; 0 means none. They count for `max_sandboxes`."
+        2, help="Maximum number of prepared sandboxes of a kernel. They count for `max_sandboxes`."
     ).tag(config=True)
     policy = Instance(SandboxPolicy)
 
@@ -207,7 +206,7 @@ class SandboxManager(LoggingConfigurable):
     async def acquire(
         self, kernel_id: str, request: SandboxOptions, *, fresh: bool = False
     ) -> tuple[ManagedSandbox, bool]:
-        """Return the kernel's sandbox, and True if it is new. A lost sandbox is replaced; with `fresh`, any sandbox is.
+        """Return the kernel's sandbox, and True if it is new. Replace a lost sandbox; if `fresh`, replace any sandbox.
 
         Raises:
             UnknownSandboxError: if the kernel does not belong to this server.
@@ -282,7 +281,8 @@ class SandboxManager(LoggingConfigurable):
         managed = self.get(sandbox_id)
         async with self._locks[managed.kernel_id]:
             self.get(sandbox_id)
-            if managed.fork_of is None:  # a later server adopts the oldest, which must not be a prepared one
+            # A later server adopts a kernel's oldest sandbox, so no prepared one may be older than the new one.
+            if managed.fork_of is None:
                 self._prepared.prepare(managed.options, 0, 0, managed.kernel_id)
             await self.end(managed, "It was reset; the next use finds an empty one.")
             managed = ManagedSandbox(
@@ -401,7 +401,7 @@ def _notebook_name(managed: ManagedSandbox) -> str:
 
 
 class Housekeeping:
-    """Background work of a manager, as tasks of its event loop."""
+    """Background work of a manager: adopting sandboxes, removing leftovers, and ending idle and ownerless sandboxes."""
 
     def __init__(self, manager: SandboxManager) -> None:
         self._manager = manager
@@ -467,7 +467,8 @@ async def why_end(manager: SandboxManager, managed: ManagedSandbox) -> str | Non
         return "It died or stopped answering; the next use starts a new one."
     if reason := await _without_kernel(manager, managed):
         return reason
-    if managed.kernel_id in manager.live_kernels(outside=False):  # the run may wait for a person
+    # A live run counts as use of the sandbox, also while it waits for a person.
+    if managed.kernel_id in manager.live_kernels(outside=False):
         managed.touch()
     idle, limit = managed.idle_seconds, manager.cull_idle_timeout
     if 0 < limit <= idle:

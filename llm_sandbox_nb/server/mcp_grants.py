@@ -43,8 +43,8 @@ class McpGrants:
         self.on_revoked: Callable[[str], None] = lambda name: None
         """Function that is called with the name of each revoked grant."""
         self.lives: Callable[[str], bool] = lambda sandbox_id: False
-        """Function that returns True if a sandbox has not ended. Such a sandbox keeps its token, also if its notebook
-        was renamed and a new notebook has the earlier path."""
+        """Function that returns True if a sandbox has not ended. Such a sandbox keeps its token, even if its notebook
+        was renamed and a new notebook now has the earlier path."""
 
     def mint(self, sandbox_id: str, notebook: str | None) -> str:
         """Return a new token for a sandbox, and revoke the earlier token. The token cannot be read again."""

@@ -46,7 +46,7 @@ from llm_sandbox_nb.server.runs import PublishedRun, RunControlError, RunRegistr
 
 MCP = "/llm-sandbox/mcp"
 _STREAM_AFTER_SECONDS = 0.5
-"""Seconds after which an answer that is still missing is sent as a stream."""
+"""Seconds after which the server begins a stream if the answer is still missing."""
 _LIST_TIMEOUT = 5.0
 """Seconds that a kernel may take to list its sandboxes."""
 _KEEP_ALIVE_SECONDS = 15.0
@@ -59,13 +59,13 @@ NOT_OPEN = (
 )
 OTHER_MODEL = (
     "This site does not let outside agents choose this model: leave `model` out for the model of the notebook; "
-    "SandboxPolicy.mcp_run_models lists others."
+    "SandboxPolicy.mcp_run_models lists the allowed ones."
 )
 PERSON_AT_WORK = "A person uses this sandbox now, in a cell or a terminal: try again later."
 _SETTLE_TRIES, _SETTLE_PAUSE_SECONDS = 60, 0.05
-"""Maximum number of polls of a sandbox's pending requests before a run starts, and the seconds between polls."""
+"""Before a run starts: maximum number of polls until the sandbox has no pending requests, and seconds between polls."""
 _TYPING_SECONDS = 30.0
-"""Seconds after the last key during which a terminal counts as in use."""
+"""Seconds after the last message from a terminal's page during which a person counts as using the sandbox."""
 WHICH = "Several notebooks offer their sandboxes: name one as `sandbox`; list_sandboxes lists them."
 _WELCOME = "This is an MCP endpoint: send the token that %sandbox mcp in a notebook shows, in the header Authorization."
 
@@ -145,7 +145,8 @@ class KernelHost:
             managed = self.manager.get(run.outside or "")
         except UnknownSandboxError:
             raise _NotOpenError(NOT_OPEN) from None
-        # The pending request may be a checkpoint of the caller's last step, and not a person's: wait until it ends.
+        # A pending request may come from a person, or from the checkpoint after the caller's last step. A checkpoint
+        # ends soon, so wait a moment.
         for _ in range(_SETTLE_TRIES):
             if not managed.requests:
                 break
@@ -165,7 +166,7 @@ class KernelHost:
         return {"text": text or NOT_OPEN, "data": {"sandboxes": found}, "error": False}
 
     async def _list_notebook(self, run: PublishedRun, client: ClientFacts) -> list[Json]:
-        """Return the sandboxes of one notebook. If its kernel fails, the state of its sandbox is the reason."""
+        """Return the sandboxes of one notebook. If its kernel fails, the `state` of its only entry is the reason."""
         outside = run.outside
         try:
             reply = await run.call_tool("list_sandboxes", {}, client.name, "", timeout=_LIST_TIMEOUT)
@@ -339,7 +340,7 @@ class McpHandler(JupyterHandler):
         if self._answering is not None:
             self._answering.cancel()
 
-    # --- the way back: see `ClientLink` ---
+    # --- messages to the client: see `ClientLink` ---
 
     def notify(self, message: Json) -> None:
         if self._streaming:

@@ -31,11 +31,11 @@ def _limit(kind: type[Any], default: float | None, help: str) -> Any:
 class SandboxPolicy(Configurable):
     """The site's rules, set by an administrator. Requests that break a rule are refused."""
 
-    allow_mcp = Bool(True, help="Whether a notebook may offer its sandbox to outside agents, over MCP.").tag(
+    allow_mcp = Bool(True, help="Let notebooks offer their sandboxes to outside agents, over MCP.").tag(
         config=True
     )
     allow_mcp_runs = Bool(
-        False, help="Let outside agents start runs of this package's agent over MCP. Each run costs."
+        False, help="Let outside agents start runs of this package's agent over MCP. Each run costs tokens."
     ).tag(config=True)
     mcp_run_models = List(
         Unicode(),
@@ -45,72 +45,84 @@ class SandboxPolicy(Configurable):
     allowed_isolations = List(
         Enum(isolation_choices()[1:]),
         default_value=list(isolation_choices()[1:]),
-        help="Isolations a sandbox may use. `process` isolates nothing and runs only when a request names it.",
+        help="Isolations that a sandbox may use. `process` isolates nothing, so it is used only if a request names it.",
     ).tag(config=True)
     default_isolation = Enum(
         isolation_choices(),
         default_value="auto",
-        help="Isolation of a request that names none. `auto` uses the strongest that works, never `process`.",
+        help="Isolation if a request names no isolation. `auto`: the strongest that works, never `process`.",
     ).tag(config=True)
     allowed_profiles = List(
-        Enum(PROFILES), default_value=list(PROFILES), help="Profiles a sandbox may use."
+        Enum(PROFILES), default_value=list(PROFILES), help="Profiles that a sandbox may use."
     ).tag(config=True)
     default_profile = Enum(
-        PROFILES, default_value="standard", help="Profile of a request that names none."
+        PROFILES, default_value="standard", help="Profile if a request names no profile."
     ).tag(config=True)
     allowed_images = List(
         Unicode(),
-        help="Images a sandbox may use, as shell-style patterns such as `registry.example/team/*`. "
-        "Empty allows any image. The default image is always allowed.",
+        help="Images that a sandbox may use, as shell-style patterns such as `registry.example/team/*`. "
+        "An empty list allows any image. The default image is always allowed.",
     ).tag(config=True)
     default_image = Unicode(
-        None, allow_none=True, help="Image of a request that names none; None means this package's own."
+        None, allow_none=True, help="Image if a request names no image. None: the image of this package."
     ).tag(config=True)
     allowed_networks = List(
         Enum(NETWORKS),
         default_value=list(NETWORKS),
-        help="Networks a sandbox may have. `open` is not safe: it reaches servers on this machine and around it; "
-        "if `open` is allowed, `public` and `allow` are allowed too.",
+        help="Networks that a sandbox may have. `open` is not safe: it reaches servers on this machine and in its "
+        "local network. If `open` is allowed, `public` and `allow` are allowed too.",
     ).tag(config=True)
     default_network = Enum(
         (None, *NETWORKS),
         default_value=None,
-        help="Network of a request that names none; None leaves it to the profile (`strict` has none).",
+        help="Network if a request names no network. None: the profile decides (`strict` has no network).",
     ).tag(config=True)
-    max_memory_bytes = _limit(Integer, None, "Most memory one sandbox may ask for, in bytes; None means any.")
-    max_pids = _limit(Integer, None, "Most processes one sandbox may ask for; None means any.")
-    max_cpus = _limit(Float, None, "Most CPUs one sandbox may ask for; None means any.")
-    max_disk_bytes = _limit(Integer, None, "Most bytes of files one sandbox may ask for; None means any.")
-    max_files = _limit(Integer, None, "Most files one sandbox may ask for; None means any.")
+    max_memory_bytes = _limit(
+        Integer, None, "Maximum bytes of memory that a request may ask for; None: no maximum."
+    )
+    max_pids = _limit(Integer, None, "Maximum processes that a request may ask for; None: no maximum.")
+    max_cpus = _limit(Float, None, "Maximum CPUs that a request may ask for; None: no maximum.")
+    max_disk_bytes = _limit(
+        Integer, None, "Maximum bytes of files that a request may ask for; None: no maximum."
+    )
+    max_files = _limit(Integer, None, "Maximum number of files that a request may ask for; None: no maximum.")
     default_memory_bytes = _limit(
-        Integer, Limits().memory_bytes, "Memory of a sandbox in bytes; None means no limit."
+        Integer,
+        Limits().memory_bytes,
+        "Memory of a sandbox, in bytes, if the request names none; None: no limit.",
     )
-    default_pids = _limit(Integer, Limits().pids, "Processes a sandbox may have; None means no limit.")
-    default_cpus = _limit(Float, Limits().cpus, "CPUs of a sandbox; None means no limit.")
+    default_pids = _limit(
+        Integer, Limits().pids, "Maximum processes if the request names none; None: no limit."
+    )
+    default_cpus = _limit(
+        Float, Limits().cpus, "CPUs of a sandbox if the request names none; None: no limit."
+    )
     default_disk_bytes = _limit(
-        Integer, Limits().disk_bytes, "Bytes that all files of a sandbox may take; None means no limit."
+        Integer, Limits().disk_bytes, "Maximum bytes of all files if the request names none; None: no limit."
     )
-    default_files = _limit(Integer, Limits().files, "Files a sandbox may make; None means no limit.")
+    default_files = _limit(
+        Integer, Limits().files, "Maximum number of files if the request names none; None: no limit."
+    )
     ca_bundle = Unicode(
         None,
         allow_none=True,
-        help="PEM file of the site's certificates for each sandbox; when set, a request may name no other.",
+        help="PEM file with the site's certificates, for all sandboxes; if set, a request may name no other file.",
     ).tag(config=True)
     index_url = Unicode(
-        None, allow_none=True, help="Package index of each sandbox; when set, a request may name no other."
+        None, allow_none=True, help="Package index of all sandboxes; if set, a request may name no other."
     ).tag(config=True)
     proxy = Unicode(
-        None, allow_none=True, help="HTTP proxy of each sandbox; when set, a request may name no other."
+        None, allow_none=True, help="HTTP proxy of all sandboxes; if set, a request may name no other."
     ).tag(config=True)
 
     allow_terminal = Bool(
-        True, help="Whether people may open a terminal in a running sandbox from the side panel."
+        True, help="Let people open a terminal in a running sandbox from the side panel."
     ).tag(config=True)
 
     def read_request(self, body: Mapping[str, Any]) -> SandboxOptions:
         """Return the options in a client's request. Missing limits get the site's defaults.
 
-        The path of a CA bundle in the request is ignored.
+        The path `ca_bundle` in the request is ignored, because `ca_bundle_pem` has the certificates themselves.
 
         Raises:
             ValueError: if a field is invalid; the message names the field.
@@ -125,7 +137,7 @@ class SandboxPolicy(Configurable):
         return SandboxOptions.from_json({**body, "ca_bundle": None}, default_limits=self._default_limits())
 
     def resolve(self, request: SandboxOptions) -> SandboxOptions:
-        """Fill in missing options with the site's defaults, and check all options.
+        """Check the request, and return its options, with the site's defaults in place of missing ones.
 
         Raises:
             PolicyError: if the site does not allow the request; the message names the allowed values.

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 
-# Every process of a sandbox descends from its executor. So this program is correct in each isolation, even in
-# `process`, where they run among the host's processes. CPU time of an ended child is added to the process that
-# waited for the child.
+# Every process of a sandbox descends from its executor, so this program measures the executor's descendants. That is
+# correct even in isolation `process`, where they run among the host's processes. The CPU time of an ended child is
+# counted by the process that waited for the child.
 _MEASURE_PROGRAM = """
 import os, sys
 root, me = int(sys.argv[1]), os.getpid()
@@ -81,12 +81,13 @@ class UsageMeter:
         return usage
 
 
-# All processes of a sandbox descend from its executor, which is PID 1 or a subreaper. Killing by ancestry
-# and not by `kill -1` makes this safe under isolation `process` too. All processes are stopped before any is
-# killed, so that no process escapes by forking. The executor's new shell is left alone, and so are helpers that the
-# executor forked: the parent of this program, and the watcher of changed files. Helpers have the command line
-# and the priority of the executor. Any process can take that command line, but no command has that priority, because
-# commands have a lower priority and cannot raise it.
+# All processes of a sandbox descend from its executor, which is PID 1 or a subreaper. This program kills the
+# descendants of the executor; in isolation `process`, `kill -1` would also kill processes of the host. All descendants
+# are stopped before any is killed, so that no process escapes by forking. Only stopped processes are killed, so the
+# shell that the executor starts afterwards lives. Two helpers that the executor forked are left alone: the parent of
+# this program, and the watcher of changed files. A helper has the command line and the priority of the executor. Any
+# process can take that command line, but no command can have that priority: commands have a lower one and cannot raise
+# it.
 _KILL_PROGRAM = """
 import os, signal, sys
 root, me = int(sys.argv[1]), os.getpid()

@@ -1,8 +1,8 @@
 """The relay between a sandbox and its clients: passes frames between their WebSockets and the sandbox's channel.
 
-A client numbers its requests freely; the server's channel gives each request another number. Input of a client is
-limited before it is stored. Output waits in a limited queue. A client that does not read can delay the sandbox for
-`MAX_STALL_SECONDS` seconds. Then the client is disconnected.
+A client numbers its requests freely; the server's channel gives each request another number. The input of a client is
+limited before it is stored, and the output waits in a limited queue. A client that does not read can delay the sandbox
+for at most `MAX_STALL_SECONDS` seconds; then it is disconnected.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class RelayClient:
     ) -> None:
         """Create the client.
 
-        `facts` is the executor's description of itself. `used` is called at every request."""
+        `facts` is the executor's description of itself. `used` is called at the beginning and the end of each request.
+        """
         self._channel = channel
         self._facts = facts
         self._send = send

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RUN_ID = r"(?P<run_id>[A-Za-z0-9][\w-]{0,127})"
 BROKEN, FOREIGN, UNKNOWN, REPLACED = 4400, 4403, 4404, 4409
-"""Close codes for a broken protocol, a run of another kernel, an unknown run, and a newer connection of the kernel."""
+"""Close codes: broken protocol, run of another kernel, unknown run, newer connection of the same kernel."""
 SHARED_NOTEBOOKS = "collaborative_document_save_delay"
 """Setting of this server that exists if jupyter-collaboration shares notebooks between pages."""
 MAX_LISTED_RUNS = 30
@@ -59,7 +59,7 @@ class NotebookRunsHandler(SandboxAPIHandler):
 
     @rest_verb
     async def get(self) -> None:
-        """Return the newest runs of the notebook `path`: those next to it, and those in folders that kernels named."""
+        """Return the newest runs of the notebook `path`, from the default folder and the folders that kernels named."""
         path = self.get_query_argument("path", strip=False)
         runs = [run for run in self.runs.all() if run.folder is not None]
         published = [run for run in runs if await self.runs.find_notebook(run) == path]
@@ -225,7 +225,7 @@ class RunPublishHandler(RunSocket):
             run.outside = self._outside_sandbox(sandbox_id, kernel_id)
 
     def _outside_sandbox(self, sandbox_id: object, kernel_id: str) -> str | None:
-        """Return the id of the sandbox that the kernel opens to outside agents, or None if it is another kernel's."""
+        """Return `sandbox_id` if this sandbox belongs to the kernel, else None."""
         manager = self.settings["llm_sandbox_manager"]
         own = (managed.id for managed in manager.in_use() if managed.kernel_id == kernel_id)
         return next((id for id in own if id == sandbox_id), None)

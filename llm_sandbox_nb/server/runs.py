@@ -1,6 +1,7 @@
 """The runs that kernels of this server publish. Events go to the watchers, and decisions go to the kernels.
 
-The models of events and decisions are imported with the first run, because they would add a third to a server's start.
+The classes of events and decisions are imported with the first run, because their import would make the start of a
+server a third longer.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from llm_sandbox_nb.server.kernels import ServerKernels
 
 Json = dict[str, Any]
 Reach = Literal["live", "away", "lost", "finished"]
-"""Connection to a run's kernel: `away` if the kernel has just disconnected, `lost` if it has stayed away."""
+"""Connection to a run's kernel. `away`: the kernel has just disconnected. `lost`: it has not come back.
+`finished`: the last event of the run has arrived."""
 _CLIPPED_CHARACTERS = 2000
 """Maximum length of each text in an event that arrives after the store has reached its limit."""
 
@@ -68,9 +70,9 @@ class Kernel(Protocol):
 
 
 class EventStore:
-    """Events in an unnamed temporary file. Only the positions of their ends are in memory.
+    """Store of events in an unnamed temporary file. The memory holds only the position of each event's end.
 
-    If the file cannot be written, for example on a full disk, further events are in memory, with long texts clipped.
+    If the file cannot be written, for example on a full disk, further events stay in memory, with long texts clipped.
     """
 
     def __init__(self, full_at: int) -> None:
@@ -101,7 +103,7 @@ class EventStore:
 
     def _write(self, data: bytes) -> None:
         if self._file is None:
-            # Without a buffer, because a buffer would keep data that the disk has refused, and write it later.
+            # No buffer: it would keep data that the disk has refused, and write this data later.
             self._file = tempfile.TemporaryFile(buffering=0, prefix="llm-sandbox-nb-")  # noqa: SIM115 - closed in `close`
         self._file.seek(self.size)
         if self._file.write(data) < len(data):
@@ -213,7 +215,7 @@ class PublishedRun:
     # --- from the kernel ---
 
     def take(self, start: int, events: list[Json]) -> None:
-        """Store recorded events. The first has number `start`. Events that are already stored are skipped.
+        """Store recorded events, of which the first has number `start`. Skip events that are already stored.
 
         Raises:
             PublisherError: if earlier events are missing, or the events are invalid.
@@ -300,7 +302,10 @@ class PublishedRun:
     ) -> Json:
         """Let the run's kernel execute a call of an outside agent. Cancelling this coroutine ends the call.
 
-        `principal` is the name of the caller's token, which owns the handles in the result.
+        Args:
+            agreed: see `OutsideCaller` in `runs/outside_calls.py`.
+            principal: name of the caller's token.
+            timeout: maximum seconds; None means no limit.
 
         Raises:
             RunControlError: if the kernel fails, is not connected, does not answer in time, or disconnects first.
@@ -360,15 +365,16 @@ class RunRegistry(LoggingConfigurable):
     """Registry of all runs that this server knows. Use the registry from the Jupyter server's event loop only."""
 
     max_runs = Integer(
-        50, help="How many runs the server keeps to watch; above that it drops the oldest that have ended."
+        50,
+        help="Maximum number of runs that pages can watch. Beyond it, the server drops the oldest ended runs.",
     ).tag(config=True)
     max_run_bytes = Integer(
         256 * 1024 * 1024,
-        help="Bytes of one run's events that the server keeps whole on disk; it shortens texts of later events.",
+        help="Bytes of one run's events that the server keeps in full on disk. It shortens long texts of later events.",
     ).tag(config=True)
-    away_grace = Float(5, help="Seconds after which a run whose kernel has gone away is shown as lost.").tag(
-        config=True
-    )
+    away_grace = Float(
+        5, help="Seconds after which a run is shown as lost if its kernel has disconnected."
+    ).tag(config=True)
     unknown_grace = Float(
         20, help="Seconds for which a watcher waits for a run that the server does not know yet."
     ).tag(config=True)
@@ -376,7 +382,7 @@ class RunRegistry(LoggingConfigurable):
         10, help="Seconds that a run may take to answer a decision, or to give a file."
     ).tag(config=True)
     max_file_bytes = Integer(
-        32 * 1024 * 1024, help="Largest file, in bytes, of a live run that can be downloaded over REST."
+        32 * 1024 * 1024, help="Maximum size, in bytes, of a live run's file that is downloaded over REST."
     ).tag(config=True)
 
     def __init__(
@@ -451,9 +457,10 @@ class RunRegistry(LoggingConfigurable):
             raise ForeignRunError(f"No kernel {kernel_id:.64} on this server (it may have been restarted).")
 
     def publish(self, run_id: str, kernel_id: str, owner: str, kernel: Kernel) -> PublishedRun:
-        """Register a run that a kernel publishes or resumes. A restarted kernel has a new secret.
+        """Register a run that a kernel publishes or resumes, and return it.
 
-        A run whose kernel was shut down belongs to the next kernel that resumes it.
+        `owner` is the secret of the kernel's process, so a restarted kernel has another one. A run whose kernel was
+        shut down belongs to the next kernel that resumes it.
 
         Raises:
             ForeignRunError: if another kernel publishes the run.
@@ -502,7 +509,7 @@ class RunRegistry(LoggingConfigurable):
         return self.get(run_id)
 
     def note_activity(self) -> None:
-        """Reset the server's idle timer, which JupyterHub reads, while a run is live."""
+        """Reset the server's idle timer, which JupyterHub reads."""
         self._activity_times["llm_sandbox_nb"] = datetime.now(UTC)
 
     def close(self) -> None:

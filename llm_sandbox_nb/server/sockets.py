@@ -129,7 +129,7 @@ class ChannelHandler(SandboxSocket):
 
 
 class TerminalHandler(SandboxSocket):
-    """A terminal of a sandbox. The terminal resets the sandbox's idle timer only when a person uses it."""
+    """A terminal of a sandbox. Input and output reset the sandbox's idle timer; a terminal without both does not."""
 
     max_message_size = 2 * MAX_TYPED_BYTES
     requests = 0
@@ -214,7 +214,7 @@ class TerminalHandler(SandboxSocket):
             sender.cancel()
 
     async def _send_output(self) -> None:
-        """Send the output as text. Characters split between pieces are joined. An empty piece is the last one."""
+        """Send the output as text. Join characters that are split between pieces. Stop at an empty piece."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with contextlib.suppress(WebSocketClosedError):
             await self._send(["setup"])

@@ -155,7 +155,7 @@ def test_files_and_a_fork_at_a_breakpoint_where_the_run_is_ended(server: FrontEn
     found.get_by_text("Model and limits from here on").click()
     found.get_by_label("Temperature").fill("0.5")
     found.get_by_role("button", name="Apply").click()
-    expect(found.get_by_text("This holds from the next request")).to_be_visible()
+    expect(found.get_by_text("Applies from the next request")).to_be_visible()
     found.get_by_role("button", name="Stop", exact=True).click()
     events = wait_for_the_end(page, "Stopped by you")
     assert [event["step"] for event in events if event["kind"] == "forked"] == [1]

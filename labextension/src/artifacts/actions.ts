@@ -23,8 +23,8 @@ export function renderActions(loaded: ILoaded, kind: IKind): HTMLElement {
 }
 
 /**
- * A blob address has the origin of this page, so its type must not run scripts: pictures, sound, PDF and plain
- * text are opened unchanged, HTML and SVG inside a page with the sandboxed frame.
+ * Open the file in a new tab. A blob address has the origin of this page, so the browser must not run scripts in it:
+ * pictures, sound, PDF and plain text are opened unchanged, but HTML and SVG inside a page with the sandboxed frame.
  */
 function openTab(loaded: ILoaded, kind: IKind): void {
   const blob = kind.opens === 'framed' ? framedPage(loaded) : blobOf(loaded.bytes, kind.opens ?? 'text/plain');

@@ -5,7 +5,7 @@ export interface ISize {
   height: number;
 }
 
-/** The size of a file whose headers were not all read: the largest that formats allow. */
+/** Size that is assumed if not all headers of a file were read: the largest that formats allow. */
 export const UNKNOWN: ISize = { width: 2 ** 16, height: 2 ** 16 };
 
 /** The largest of several sizes. */
@@ -19,7 +19,7 @@ export class Largest implements ISize {
   }
 }
 
-/** Return the result of `look`; null if the file ends before. Partial results of `look` count. */
+/** Return the result of `look`, or null if `look` reads beyond the end of the file. */
 export function withinEnd<T>(look: () => T): T | null {
   try {
     return look();

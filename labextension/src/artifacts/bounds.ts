@@ -9,9 +9,9 @@ import { pictureBytes, pictureSize } from './picture-size';
 import { soundBytes, soundSize } from './sound-size';
 import { videoBytes, videoSize } from './video-size';
 
-/** Bytes of a decoded picture or film, as `card/picture_size.py` bounds pictures too. */
+/** Maximum bytes of a decoded picture or video. `card/picture_size.py` has the same limit for pictures. */
 export const PICTURE_BOUND = 128 * 2 ** 20;
-/** Bytes of a decoded sound. */
+/** Maximum bytes of a decoded sound. */
 export const SOUND_BOUND = 96 * 2 ** 20;
 
 /** Return the reason why a picture waits for a click, in one sentence; empty for a small one. */
@@ -24,7 +24,7 @@ export function pictureWarning(bytes: Uint8Array, host: IHost): string {
   return host.trans('This picture decodes to %1 (%2 × %3 pixels).', formatSize(pictureBytes(size)), width, height);
 }
 
-/** Return the reason for a sound. */
+/** Return the reason why a sound waits for a click; empty for a small one. */
 export function soundWarning(bytes: Uint8Array, host: IHost): string {
   const size = soundSize(bytes);
   if (!size || soundBytes(size) <= SOUND_BOUND) {
@@ -42,7 +42,7 @@ export function soundWarning(bytes: Uint8Array, host: IHost): string {
   );
 }
 
-/** Return the reason for a film. */
+/** Return the reason why a video waits for a click; empty for a small one. */
 export function videoWarning(bytes: Uint8Array, host: IHost): string {
   const size = videoSize(bytes);
   if (!size || videoBytes(size) <= PICTURE_BOUND) {

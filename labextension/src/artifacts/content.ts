@@ -12,7 +12,7 @@ export interface ILoaded {
   preview: IArtifactContent['preview'];
 }
 
-/** The file, or a sentence with the reason why it is missing. */
+/** Load a file. If its content is missing, return a sentence with the reason. */
 export async function load(artifact: IArtifact, host: IHost): Promise<ILoaded | string> {
   const content = await host.artifact(artifact.path);
   if (content?.data) {
@@ -21,7 +21,7 @@ export async function load(artifact: IArtifact, host: IHost): Promise<ILoaded | 
   return content?.omitted || host.trans('The file is not kept with this run.');
 }
 
-/** At most `limit` bytes as UTF-8 text, without a byte order mark. */
+/** Decode at most `limit` bytes as UTF-8 text, without a byte order mark. */
 export function decode(bytes: Uint8Array, limit: number): string {
   return new TextDecoder('utf-8').decode(bytes.subarray(0, limit));
 }
@@ -33,9 +33,11 @@ export function blobOf(bytes: Uint8Array, type: string): Blob {
 const held = new FinalizationRegistry<string>(url => URL.revokeObjectURL(url));
 
 /**
- * A blob address that exists as long as `owner`. We choose the type, so that the content is never treated as a page.
+ * Return a blob address that lasts as long as `owner`. The caller chooses `type`, so that no browser takes the content
+ * for a page.
  *
- * Chromium collects the script's side of an element that is still in the page, unless it has a property of its own.
+ * The property `lsnAddress` prevents an early end: Chromium collects the script object of an element that is still in
+ * the page, unless the object has a property of its own.
  */
 export function addressFor(owner: HTMLElement & { lsnAddress?: string }, bytes: Uint8Array, type: string): string {
   const url = URL.createObjectURL(blobOf(bytes, type));

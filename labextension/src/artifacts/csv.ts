@@ -2,9 +2,9 @@
 
 export interface ITable {
   rows: string[][];
-  /** Characters of the text that were read. */
+  /** Number of characters of the text that were read. */
   read: number;
-  /** Rows were wider than `columns`. */
+  /** True if a row has more cells than `columns`. */
   cut: boolean;
 }
 
@@ -14,7 +14,7 @@ export interface IBounds {
   cell: number;
 }
 
-/** The first rows of `text`; cells beyond the limits are skipped and not stored. */
+/** Return the first rows of `text`. Cells beyond the limits are skipped and not stored. */
 export function parseDelimited(text: string, delimiter: string, bounds: IBounds): ITable {
   const table: ITable = { rows: [], read: 0, cut: false };
   while (table.read < text.length && table.rows.length < bounds.rows) {

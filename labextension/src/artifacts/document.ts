@@ -31,7 +31,7 @@ function mayRun(loaded: ILoaded): boolean {
   );
 }
 
-/** The document as text, with its present permissions. */
+/** Return the document as text, with its present permissions. */
 export function documentOf(loaded: ILoaded): IShown {
   const { host } = loaded;
   const text = decode(loaded.bytes, SHOWN_BYTES);
@@ -47,8 +47,8 @@ export function documentOf(loaded: ILoaded): IShown {
 }
 
 /**
- * Key of a remembered choice: the event's id, which is unique over all runs, and the digest of the shown bytes. So the
- * permission does not apply to another run, another file or another version of this file.
+ * Return the key of a remembered choice. It has the event's id, which is unique over all runs, and the digest of the
+ * shown bytes, so that a permission never applies to another run, another file or another version of this file.
  */
 function key(what: 'run' | 'network', { artifact, bytes }: ILoaded): string {
   return `artifact-${what}/${artifact.id}/${bytesToHex(sha256(bytes))}/${artifact.path}`;
@@ -127,12 +127,12 @@ function frameOf(loaded: ILoaded): HTMLElement {
   return region;
 }
 
-/** Around an SVG in a page: its margins, and room below a line. */
+/** Pixels to add to the size of an SVG: the margins of a page, and the room below a line of text. */
 const AROUND = 24;
 /** Maximum height of a frame, in pixels. */
 const HIGHEST = 420;
 
-/** The frame of a drawing has the drawing's size; the size of a page is unknown. */
+/** Give the frame of a drawing the drawing's size. Other pages keep the default size, because theirs is unknown. */
 function fitDrawing({ artifact, bytes }: ILoaded, place: HTMLElement): void {
   const size = suffix(artifact.path) === '.svg' ? drawingSize(decode(bytes, 20_000)) : null;
   if (!size) {
@@ -149,7 +149,7 @@ function fitDrawing({ artifact, bytes }: ILoaded, place: HTMLElement): void {
   }
 }
 
-/** Read the size of an SVG: in pixels, or only its shape; null if it names neither. */
+/** Read the size of an SVG in pixels, or, if `fixed` is false, only its proportions. Null if it names neither. */
 export function drawingSize(text: string): { width: number; height: number; fixed: boolean } | null {
   const tag = /<svg\b[^>]*>/i.exec(text)?.[0] ?? '';
   const pixels = (name: string) =>

@@ -8,7 +8,7 @@ import { h } from '../view/dom';
 
 interface IGuarded {
   cover: HTMLButtonElement;
-  /** True while the frame has the keyboard from the person. */
+  /** True while the frame has the keyboard because the person gave it. */
   entered: boolean;
   /** Remove the frame. */
   end: () => void;
@@ -17,7 +17,10 @@ interface IGuarded {
 const frames = new Map<HTMLIFrameElement, IGuarded>();
 let lastFocused: WeakRef<HTMLElement> | null = null;
 
-/** A button that covers `frame`, beside which it is put, and gives it the keyboard. `end` removes a frame that took it. */
+/**
+ * Return a button that covers `frame`, and gives the frame the keyboard at a click. The caller puts the button next to
+ * the frame. `end` removes a frame that took the keyboard without a click.
+ */
 export function coverOf(frame: HTMLIFrameElement, label: string, end: () => void): HTMLButtonElement {
   listen();
   const cover = h('button', { type: 'button', class: 'lsn-frame-cover', title: label, 'aria-label': label });

@@ -14,7 +14,7 @@ export interface IFrameRights {
   network: boolean;
 }
 
-/** The Content-Security-Policy of both frames. */
+/** Return the Content-Security-Policy of both frames. */
 export function policy({ scripts, network }: IFrameRights): string {
   const https = network ? ' https:' : '';
   return [
@@ -32,7 +32,7 @@ export function policy({ scripts, network }: IFrameRights): string {
   ].join('; ');
 }
 
-/** Powers of pages that no artifact has: `docs/reference/running-pages.md` has the table. */
+/** Features of browsers that no artifact may use: `docs/reference/running-pages.md` has the table. */
 const POWERS =
   'accelerometer aria-notify autoplay browsing-topics camera captured-surface-control clipboard-read clipboard-write ' +
   'compute-pressure deferred-fetch deferred-fetch-minimal digital-credentials-create digital-credentials-get ' +
@@ -43,17 +43,17 @@ const POWERS =
   'private-state-token-redemption publickey-credentials-create publickey-credentials-get screen-wake-lock serial ' +
   'speaker-selection storage-access summarizer sync-xhr translator unload usb window-management xr-spatial-tracking';
 
-/** The permissions policy of both frames: it denies all powers. */
+/** The permissions policy of both frames, which denies all these features. */
 export const DENIED = POWERS.split(' ')
   .map(power => `${power} 'none'`)
   .join('; ');
 
 /**
- * Script that runs before the scripts of a page. It removes functions that reach other hosts in spite of the policy, or that
- * look beyond the frame. Before a person's click into the page, its calls of `focus()` do nothing, so that a harmless page is
- * not removed for them. The frame's sandbox forbids windows and forms. A page can still try to open an address, itself or in
- * a frame of its own: Chromium looks up the host and connects before the policy refuses it, and a frame of opaque origin gets
- * no event that could prevent this.
+ * Script that runs before the scripts of a page. It removes functions that reach other hosts in spite of the policy, or
+ * that look beyond the frame. Before a person's click into the page, its calls of `focus()` do nothing: otherwise a
+ * harmless page would be removed because of them. The frame's sandbox forbids windows and forms. One gap stays: a page
+ * can try to open an address, itself or in a frame of its own. Chromium looks up the host and connects before the
+ * policy refuses the address, and a frame of opaque origin gets no event with which this script could prevent that.
  */
 export const PRELUDE =
   '<script>for(const name of ["RTCPeerConnection","webkitRTCPeerConnection","RTCDataChannel","RTCIceTransport",' +
@@ -61,14 +61,14 @@ export const PRELUDE =
   'for(const one of [window,HTMLElement.prototype,SVGElement.prototype]){const focus=one.focus;' +
   'one.focus=function(how){if(document.hasFocus())focus.call(this,how)}}</script>';
 
-/** A page around `document`, for a frame or a tab. */
+/** Return a page that holds `document` in the inner frame, for a frame or a tab. */
 export function wrapper(document: string, rights: IFrameRights): string {
   const style = 'border:0;width:100%;height:100%;position:absolute;inset:0';
   const inner = `<iframe ${attributes(rights)} style="${style}" srcdoc="${quoted(head(rights) + (rights.scripts ? PRELUDE : '') + document)}"></iframe>`;
   return `${head(rights)}<body style="margin:0;background:#fff">${inner}`;
 }
 
-/** `document` in its two frames. */
+/** Return `document` in its two frames. */
 export function sandboxedFrame(document: string, rights: IFrameRights, title: string): HTMLIFrameElement {
   const frame = globalThis.document.createElement('iframe');
   frame.setAttribute('sandbox', rights.scripts ? 'allow-scripts' : '');

@@ -34,7 +34,7 @@ function pictureOf(loaded: ILoaded, kind: IKind): HTMLElement {
   return h('div', {}, stage, status);
 }
 
-/** `scale` is the number of screen pixels per pixel; 0 fits the whole picture into the view. */
+/** Zoom of a picture. `scale` is the number of screen pixels per picture pixel; 0 fits the picture into the view. */
 class Zoom {
   scale = 0;
 

@@ -13,12 +13,12 @@ export interface IBox {
 const HOLDERS: Record<string, number> = {
   moov: 0, trak: 0, mdia: 0, minf: 0, stbl: 0, moof: 0, traf: 0, mvex: 0, meta: 4, iprp: 0, ipco: 0
 }; // prettier-ignore
-/** Maximum number of boxes, and of places of streams, more than in any normal file. */
+/** Maximum number of boxes, and of starts of streams. No normal file has more. */
 const MOST_BOXES = 100_000;
-/** The size of a stream that has more places than are looked at, or that does not tell it as pictures do. */
+/** Size that is assumed if a file has too many starts of streams, or a header has another form than in pictures. */
 const UNKNOWN: ISize = { width: 2 ** 16, height: 2 ** 16 };
 
-/** All boxes of a file; inner boxes follow their outer box. */
+/** Return all boxes of a file. Inner boxes follow their outer box. */
 export function boxes(view: DataView): IBox[] {
   const found: IBox[] = [];
   const walk = (from: number, to: number, depth: number) => {
@@ -39,7 +39,7 @@ export function boxes(view: DataView): IBox[] {
   return found;
 }
 
-/** The largest size in the headers of the AV1 streams in a file. */
+/** Return the largest size in the headers of the AV1 streams in a file. */
 export function largestSequence(view: DataView): ISize {
   const largest = new Largest();
   const found = places(view);
@@ -101,7 +101,7 @@ function addItems(view: DataView, start: number, found: number[]): void {
   }
 }
 
-/** The size in the first sequence header of a stream (AV1, 5.5), after a few other units. */
+/** Return the size in the sequence header of a stream (AV1, 5.5), if it is one of the first 64 units; else null. */
 function sequenceAt(view: DataView, from: number): ISize | null {
   let at = from;
   for (let unit = 0; unit < 64 && at + 2 < view.byteLength; unit++) {

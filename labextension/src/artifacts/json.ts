@@ -23,7 +23,7 @@ export function renderJson(loaded: ILoaded): HTMLElement {
   return afterClick(warning, host.trans('Show it anyway'), () => treeOf(loaded));
 }
 
-/** Upper limit of the number of values: one before each comma, and one in each list or object. */
+/** Return an upper limit of the number of values: one before each comma, and one in each list or object. */
 function countValues(bytes: Uint8Array): number {
   let values = 1;
   for (const byte of bytes) {
@@ -64,7 +64,7 @@ function nodeOf(name: string | null, value: unknown, host: IHost, open: boolean)
   return branch;
 }
 
-/** `PAGE_MEMBERS` members from `start` on, and a button for the next ones. */
+/** Return `PAGE_MEMBERS` members from number `start` on, and a button for the next ones. */
 function pageOf(value: object, start: number, host: IHost): HTMLElement {
   const list = Array.isArray(value);
   const keys = list ? value : Object.keys(value);

@@ -1,7 +1,7 @@
 /**
- * Kinds of files, by their names: the type in an event is not safer. `index.ts` has the viewer of each kind,
- * `view/outcome.ts` their order, `style/view.css` their signs, and `card/artifact_html.py` the viewers of cards
- * without scripts.
+ * Kinds of files, by the endings of their names: the type in an event would be no safer. `index.ts` has the viewer of
+ * each kind, `view/outcome.ts` the order of kinds, `style/view.css` their signs, and `card/artifact_html.py` the
+ * viewers of cards without scripts.
  */
 import { IArtifact } from './content';
 import { suffix } from './names';
@@ -22,9 +22,9 @@ export type Shown =
 
 export interface IKind {
   shown: Shown;
-  /** The type under which the browser plays or shows it. */
+  /** MIME type under which the browser plays or shows the file. */
   type: string;
-  /** The type to open it with in a tab, `framed` for what needs the sandboxed frame; not openable without it. */
+  /** MIME type of the file in a new tab, or `framed` for the sandboxed frame. Absent if the file opens in no tab. */
   opens?: string;
 }
 

@@ -11,7 +11,7 @@ export interface ITrack extends ISize {
 
 /** Elements that contain elements: segment, cluster, tracks, track, video, audio, group. */
 const HOLDERS = new Set([0x18538067, 0x1f43b675, 0x1654ae6b, 0xae, 0xe0, 0xe1, 0xa0]);
-/** Maximum number of elements, and of tracks, more than in any normal file. */
+/** Maximum number of elements, and of tracks. No normal file has more. */
 const MOST_ELEMENTS = 1_000_000;
 const MOST_TRACKS = 1000;
 

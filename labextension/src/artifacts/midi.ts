@@ -14,7 +14,7 @@ export interface IScore {
   notes: INote[];
   tracks: number;
   seconds: number;
-  /** Something was malformed or left out. */
+  /** True if something was malformed or left out. */
   damaged: boolean;
 }
 
@@ -35,7 +35,7 @@ interface ITempo extends ITick {
   micros: number;
 }
 
-/** The notes of the file; null for other files. */
+/** Return the notes of a MIDI file; null for any other file. */
 export function parseMidi(bytes: Uint8Array): IScore | null {
   const reader = new Reader(bytes);
   if (reader.text(4) !== 'MThd') {
@@ -87,7 +87,7 @@ class Reader {
     return value;
   }
 
-  /** A number of variable length: at most four bytes of seven bits. */
+  /** Read a number of variable length: at most four bytes of seven bits. */
   variable(): number {
     let value = 0;
     for (let i = 0; i < 4; i++) {
@@ -110,7 +110,7 @@ class Reader {
     this.at = Math.min(this.end, this.at + size);
   }
 
-  /** The next `size` bytes, or as many as there are. */
+  /** Return a reader of the next `size` bytes, or of all that are left. */
   part(size: number): Reader {
     const part = new Reader(this.bytes, Math.min(this.end, this.at + size));
     part.at = this.at;
@@ -149,7 +149,7 @@ class File {
     this.damaged ||= reader.short;
   }
 
-  /** False at the end of the track, or where it is invalid. */
+  /** Read an event. Return false at the end of the track, or if the event is invalid. */
   private _readEvent(reader: Reader, tick: number, status: number): boolean {
     const order = this._events;
     if (status === 0xff) {
@@ -207,7 +207,7 @@ class File {
   }
 }
 
-/** Converter of increasing ticks to seconds. */
+/** Return a function that converts ticks to seconds. Its calls must have increasing ticks. */
 function clockOf(division: number, tempos: ITempo[]): (tick: number) => number {
   if (division & 0x8000) {
     const frames = 256 - (division >> 8);

@@ -19,7 +19,7 @@ export interface IPageCost {
   bytes: number;
 }
 
-/** Return the reason why a page waits for a click, in one sentence; empty if it does not. */
+/** Return the reason why a page waits for a click, in one sentence; empty if the page does not wait. */
 export function pageWarning(text: string, host: IHost): string {
   const { elements, bytes } = pageCost(text);
   if (elements > ELEMENT_BOUND) {
@@ -32,7 +32,7 @@ export function pageWarning(text: string, host: IHost): string {
 
 const FORMATTING = 'a|b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u';
 const TAG = new RegExp(`<(/?)(?:(${FORMATTING})(?=[\\s>/])|[a-z])`, 'gi');
-/** Attributes of one element, more than in any normal page. */
+/** Maximum number of attributes of one element. No normal page has more. */
 const MOST_ATTRIBUTES = 1000;
 /** Maximum depth of counted drawings within drawings. */
 const DEEPEST = 3;
@@ -46,7 +46,7 @@ export function pageCost(text: string, depth = 0): IPageCost {
   return new Count(new DOMParser().parseFromString(text, 'text/html'), depth).cost;
 }
 
-/** Tags of formatting elements: browsers repeat those that are never closed in each later element. */
+/** Count the elements by their tags. Browsers repeat an unclosed formatting element in each later element. */
 function countTags(text: string): number {
   let [elements, open] = [0, 0];
   for (const [, end, formatting] of text.matchAll(TAG)) {
@@ -107,7 +107,7 @@ class Count {
     return size;
   }
 
-  /** Count the content of `data:` addresses in a text. In CSS, any letter may be written as its number. */
+  /** Count the content of `data:` addresses in a text. CSS may write any letter as its character code. */
   private addresses(text: string): void {
     if (text.length < 20) {
       return;
@@ -143,7 +143,7 @@ function addressed(type: string, data: string): Uint8Array {
   return decodeBase64(text);
 }
 
-/** Cells that a cell of a table takes; rows beyond the last take none. */
+/** Return the number of columns that an element spans. Spanned rows do not count: a table has only its real rows. */
 function cells(element: Element): number {
   return ['colspan', 'span'].reduce(
     (sum, name) => sum + Math.min(1000, Math.max(0, Number(element.getAttribute(name)) || 0)),
@@ -153,7 +153,7 @@ function cells(element: Element): number {
 
 const isFilter = (element: Element) => /^fe[A-Z]/i.test(element.localName);
 
-/** Bytes of a compressed font (WOFF), as it says; 0 of anything else. */
+/** Return the number of decoded bytes that a compressed font (WOFF) claims; 0 for anything else. */
 function fontBytes(bytes: Uint8Array): number {
   const isFont = bytes.length >= 20 && /^wOF[F2]/.test(String.fromCharCode(...bytes.subarray(0, 4)));
   return isFont ? viewOf(bytes).getUint32(16) : 0;

@@ -7,7 +7,7 @@ import { ILoaded } from './content';
 /** Numbers of pages and objects up to which a document has no note about its size. */
 const USUAL_PAGES = 5_000;
 const USUAL_OBJECTS = 200_000;
-/** Pictures whose sizes are added up. */
+/** Maximum number of pictures whose sizes are added up. */
 const MOST_PICTURES = 10_000;
 
 export function renderPdf({ host, bytes }: ILoaded): HTMLElement {
@@ -26,7 +26,7 @@ export function renderPdf({ host, bytes }: ILoaded): HTMLElement {
   return h('p', { class: 'lsn-quiet' }, note, large && ` ${large}`);
 }
 
-/** Read the sizes that a document names where it is not compressed: pages, objects, and bytes of its pictures. */
+/** Read sizes from the uncompressed parts of a document: its pages, its objects, and the bytes of decoded pictures. */
 export function pdfSize(text: string): { pages: number; objects: number; pictures: number } {
   const largest = (pattern: RegExp) => {
     let most = 0;

@@ -39,7 +39,7 @@ function drawRoll(canvas: HTMLCanvasElement, { notes, seconds }: IScore): void {
   }
 }
 
-/** Rows of black keys darker, a line below each C. */
+/** Draw a row for each key, darker for a black key, and a line below each C. */
 function drawKeys(context: CanvasRenderingContext2D, low: number, high: number, row: number): void {
   const { width, height } = context.canvas;
   context.clearRect(0, 0, width, height);

@@ -12,12 +12,12 @@ export interface IPictureSize extends ISize {
   depth: number;
 }
 
-/** The largest picture in the file; null for formats that browsers do not decode. */
+/** Return the size of the largest picture in the file; null for formats that browsers do not decode. */
 export function pictureSize(bytes: Uint8Array): IPictureSize | null {
   return withinEnd(() => READERS.find(({ begins }) => begins.test(start(bytes)))?.read(viewOf(bytes)) ?? null);
 }
 
-/** Bytes that a browser needs to show the picture; an animation needs three frames at a time. */
+/** Return the bytes that a browser needs to show the picture. For an animation, this is the size of three frames. */
 export function pictureBytes({ width, height, frames, depth }: IPictureSize): number {
   return width * height * depth * (frames > 1 ? 3 : 1);
 }
@@ -54,7 +54,7 @@ function readJpeg(view: DataView): IPictureSize | null {
     if (view.getUint8(at) !== 0xff || marker === 0xff || (marker >= 0xd0 && marker <= 0xd8) || marker === 1) {
       at += 1; // padding, or a marker without a length
     } else if (marker >= 0xc0 && marker <= 0xcf && ![0xc4, 0xc8, 0xcc].includes(marker)) {
-      // A progressive picture keeps its coefficients, two bytes for each of three colours.
+      // While a progressive picture is decoded, its coefficients need two more bytes for each of three colours.
       const depth = [0xc2, 0xc6, 0xca, 0xce].includes(marker) ? 10 : 4;
       return { width: view.getUint16(at + 7), height: view.getUint16(at + 5), frames: 1, depth };
     } else if (marker === 0xda) {
@@ -128,7 +128,7 @@ function readBmp(view: DataView): IPictureSize {
   return { width, height, frames: 1, depth: 4 };
 }
 
-/** A folder of small pictures, one of which may be a large PNG. */
+/** Read an icon file. It holds several pictures, of which one may be a large PNG; return the largest. */
 function readIcon(view: DataView): IPictureSize {
   let largest: IPictureSize = { width: 256, height: 256, frames: 1, depth: 4 };
   for (let entry = 0; entry < Math.min(view.getUint16(4, true), 256); entry++) {
@@ -150,7 +150,7 @@ function readIcon(view: DataView): IPictureSize {
   return largest;
 }
 
-/** AVIF: what its properties say, and what its AV1 streams say, which decide how much is decoded. */
+/** Read an AVIF file. Its properties name a size, but its AV1 streams decide how much is decoded: return the larger. */
 function readAvif(view: DataView): IPictureSize | null {
   const size = new Largest();
   let frames = 1;

@@ -9,7 +9,7 @@ import { matroska } from './matroska';
 export interface ISoundSize {
   rate: number;
   channels: number;
-  /** Samples of all channels. */
+  /** Number of samples of all channels together. */
   samples: number;
 }
 
@@ -21,7 +21,7 @@ export function soundSize(bytes: Uint8Array): ISoundSize | null {
   return withinEnd(() => READERS.find(([begins]) => begins.test(head))?.[1](view) ?? readFrames(view));
 }
 
-/** Bytes of the decoded sound. */
+/** Return the bytes of the decoded sound. */
 export const soundBytes = ({ samples }: ISoundSize) => samples * 4;
 
 const READERS: [RegExp, (view: DataView) => ISoundSize | null][] = [
@@ -79,7 +79,7 @@ function readFlac(view: DataView): ISoundSize {
   return { rate, channels, samples: Math.max(claimed, samples) };
 }
 
-/** Samples of all channels in the FLAC frame at a place; 0 where there is none. */
+/** Return the samples of all channels in the FLAC frame that begins at `at`; 0 if no frame begins there. */
 function flacFrame(bytes: Uint8Array, at: number): number {
   const [, second, sizes, kind] = bytes.subarray(at, at + 4);
   const [size, rate, channels] = [sizes >> 4, sizes & 15, kind >> 4];
@@ -166,11 +166,11 @@ function frameAt(bytes: Uint8Array, at: number): (ISoundSize & { length: number 
 interface IStream {
   rate: number;
   channels: number;
-  /** Samples of one channel that a packet can hold. */
+  /** Function that returns the maximum number of samples of one channel in a packet. */
   packet: (data: Uint8Array) => number;
 }
 
-/** Ogg with Vorbis, Opus or FLAC: the maximum number of samples in its packets. */
+/** Read Ogg with Vorbis, Opus or FLAC: return the maximum number of samples in its packets. */
 function readOgg(view: DataView): ISoundSize | null {
   const bytes = new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
   const streams = new Map<number, IStream | null>();
@@ -228,7 +228,7 @@ function streamOf(head: Uint8Array): IStream | null {
   return null;
 }
 
-/** RFC 6716, 3.1: the length of the frames in a packet, and their number. */
+/** Return the samples in an Opus packet: the length of its frames times their number (RFC 6716, 3.1). */
 function opusSamples(packet: Uint8Array): number {
   if (!packet.length || String.fromCharCode(...packet.subarray(0, 8)) === 'OpusTags') {
     return 0;
@@ -239,7 +239,7 @@ function opusSamples(packet: Uint8Array): number {
   return Math.min(5760, frame * count);
 }
 
-/** MP4, M4A: the number of samples in its tables or fragments. */
+/** Read MP4 or M4A: return the number of samples in its tables or fragments. */
 function readIso(view: DataView): ISoundSize | null {
   const sound = { rate: 0, channels: 1, samples: 0 };
   let [frames, known, per] = [0, false, 2048];
@@ -260,7 +260,7 @@ function readIso(view: DataView): ISoundSize | null {
   return known ? sound : null;
 }
 
-/** WebM: the maximum number of samples in its blocks. */
+/** Read WebM: return the maximum number of samples in its blocks. */
 function readMatroska(view: DataView): ISoundSize | null {
   const { tracks, blocks } = matroska(view);
   const sounds = tracks.filter(({ rate }) => rate > 0);

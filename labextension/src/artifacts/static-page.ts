@@ -1,8 +1,9 @@
 /**
  * An HTML or SVG file without its scripts: nothing in it runs, loads or navigates.
  *
- * All attributes with an address are removed, because a policy and a sandbox are not enough: Chromium looks up the host of a
- * frame, form or link, and connects to it, before the policy refuses the address, so a host name could contain secret data.
+ * Attributes with an address outside of the page are removed, because a policy and a sandbox are not enough: Chromium
+ * looks up the host of a frame, form or link, and connects to it, before the policy refuses the address. A page could
+ * put secret data into such a host name.
  */
 import createDOMPurify, { type Config, type DOMPurify } from 'dompurify';
 
@@ -18,7 +19,7 @@ const CONFIG: Config = {
   ALLOW_UNKNOWN_PROTOCOLS: false
 };
 const ADDRESSES = new Set(['href', 'xlink:href', 'src']);
-/** Addresses allowed without scripts: places in the page itself, and embedded pictures and sound. */
+/** Matches the allowed addresses: places in the page itself, and embedded pictures, sound, video and fonts. */
 const WITHIN = /^\s*(?:#|data:(?:image|audio|video|font)\/)/i;
 const PROGRAMS = 'script, iframe, frame, object, embed';
 
@@ -30,7 +31,7 @@ export interface IStaticPage {
   runs: boolean;
 }
 
-/** The page without scripts. */
+/** Return the page without its scripts. */
 export function staticPage(text: string): IStaticPage {
   purifier ??= makePurifier();
   const html = purifier.sanitize(text, CONFIG);

@@ -27,7 +27,7 @@ export function renderDelimited(loaded: ILoaded): HTMLElement {
   return tableOf(columns, body, notes, host);
 }
 
-/** A table in a format that only Python can read, from the rows stored in the bundle. */
+/** Show a table in a format that only Python can read, from the rows that Python stored in the bundle. */
 export function renderPreview({ preview, host }: ILoaded): HTMLElement {
   if (!preview?.columns || !preview.rows) {
     return h('p', { class: 'lsn-quiet' }, host.trans('A table that cannot be shown here; download it.'));

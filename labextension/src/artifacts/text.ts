@@ -17,7 +17,7 @@ export function renderText(loaded: ILoaded): HTMLElement {
   return h('div', {}, body, leftOut(loaded, SHOWN_BYTES));
 }
 
-/** Note on the part that is not shown, if any. */
+/** Return a note on the size of the part that is not shown; null if everything is shown. */
 export function leftOut({ bytes, host }: ILoaded, limit: number): HTMLElement | null {
   const rest = bytes.length - limit;
   return rest > 0 ? h('p', { class: 'lsn-quiet' }, host.trans('%1 more are in the file.', formatSize(rest))) : null;

@@ -1,9 +1,9 @@
-/** Pixels of a film's frame, from the headers. */
+/** Size of a video's frames in pixels, from the headers. */
 import { ISize, viewOf, withinEnd } from './binary';
 import { boxes, largestSequence } from './iso-boxes';
 import { matroska } from './matroska';
 
-/** The largest frame that the file names; null when it names none. */
+/** Return the size of the largest frame that the file names; null if it names none. */
 export function videoSize(bytes: Uint8Array): ISize | null {
   const view = viewOf(bytes);
   return withinEnd(() => {
@@ -14,7 +14,7 @@ export function videoSize(bytes: Uint8Array): ISize | null {
   });
 }
 
-/** Bytes of the frames that a browser keeps while it shows one. */
+/** Return the bytes of the `KEPT` frames that a browser keeps in memory while it shows one. */
 export const videoBytes = ({ width, height }: ISize) => width * height * 1.5 * KEPT;
 const KEPT = 8;
 

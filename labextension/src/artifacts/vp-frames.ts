@@ -1,7 +1,7 @@
-/** The size in the frames of VP8 and VP9, because the header of a film may claim a smaller size. */
+/** Sizes in the frames of VP8 and VP9. They are read because the header of a video may claim a smaller size. */
 import { Bits, ISize, Largest, withinEnd } from './binary';
 
-/** The largest frame of a block, which may hold several of VP9. */
+/** Return the size of the largest frame in a block. With VP9, a block may hold several frames. */
 export function frameSize(view: DataView, from: number, to: number): ISize {
   const largest = new Largest();
   for (const at of starts(view, from, to)) {
@@ -11,7 +11,7 @@ export function frameSize(view: DataView, from: number, to: number): ISize {
   return largest;
 }
 
-/** Find the starts of frames: at its end, a block of several has an index between two equal bytes. */
+/** Find the starts of the frames in a block. A block of several frames ends with an index between two equal bytes. */
 function starts(view: DataView, from: number, to: number): number[] {
   const mark = view.getUint8(to - 1);
   const [count, wide] = [(mark & 7) + 1, ((mark >> 3) & 3) + 1];

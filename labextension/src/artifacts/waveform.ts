@@ -1,11 +1,11 @@
 /** The loudness of a sound over its length. */
 
 const COLUMNS = 600;
-/** The lowest rate browsers decode to: what is drawn needs no more, and memory is bounded. */
+/** The lowest sample rate to which browsers decode: it is enough for the drawing, and needs the least memory. */
 const RATE = 8000;
 const MOST_BYTES = 24 * 2 ** 20;
 
-/** The loudest sample of each of `COLUMNS` equal parts, 0 to 1; null when it cannot be decoded. */
+/** Return the loudest sample, 0 to 1, of each of `COLUMNS` equal parts; null if the sound cannot be decoded. */
 export async function peaksOf(bytes: Uint8Array): Promise<Float32Array | null> {
   if (bytes.length > MOST_BYTES) {
     return null;
@@ -28,7 +28,7 @@ function loudest(samples: Float32Array): Float32Array {
   return peaks;
 }
 
-/** Draw with the part before `position` (0 to 1) in the strong colour. */
+/** Draw the waveform, with the part before `position` (0 to 1) in the strong colour. */
 export function drawWave(canvas: HTMLCanvasElement, peaks: Float32Array, position: number): void {
   const context = fitted(canvas);
   const { width, height } = canvas;
@@ -42,7 +42,7 @@ export function drawWave(canvas: HTMLCanvasElement, peaks: Float32Array, positio
   });
 }
 
-/** The context of a canvas with one pixel of its own for each of the screen's. */
+/** Give a canvas one pixel for each screen pixel that it covers, and return its drawing context. */
 export function fitted(canvas: HTMLCanvasElement): CanvasRenderingContext2D {
   const ratio = Math.min(2, window.devicePixelRatio || 1);
   canvas.width = Math.min(4096, Math.max(1, Math.round(canvas.clientWidth * ratio)));

@@ -1,4 +1,4 @@
-/** Sandboxes at the server, and what the page does with them. */
+/** Requests about sandboxes to the server. */
 
 import { URLExt } from '@jupyterlab/coreutils';
 
@@ -50,7 +50,7 @@ export interface IUsage {
 export interface IMcpAccess {
   /** True if there is a token; the server stores only its hash. */
   exists: boolean;
-  /** The run of the notebook that accepts calls now; null until the notebook executes `%sandbox mcp`. */
+  /** Id of the notebook's run that accepts calls now; null until the notebook executes `%sandbox mcp`. */
   run: string | null;
 }
 
@@ -97,7 +97,7 @@ export class SandboxApi extends ServerApi {
     return this.json<IMcpAccess>(['sandboxes', id, 'mcp-token']);
   }
 
-  /** Make a token, which replaces an earlier one. Return the ready lines for MCP clients, which cannot be read again. */
+  /** Replace the token. Return lines for the configuration of MCP clients: only they contain the new token. */
   async makeMcpToken(id: string): Promise<string> {
     const body = JSON.stringify({ url: URLExt.join(this.settings.baseUrl, '/') });
     return (await this.json<{ connect: string }>(['sandboxes', id, 'mcp-token'], {}, { method: 'POST', body })).connect;

@@ -13,7 +13,7 @@ export interface ICellSettings {
 
 const LOAD = '%load_ext llm_sandbox_nb';
 
-/** The first line of a cell. What is not set is left to the kernel's own defaults. */
+/** Return the first line of a cell. Settings without a value are left out, so that the kernel's defaults apply. */
 export function firstLine(settings: Partial<ICellSettings>): string {
   const options: [string, string | number | null | undefined][] = [
     ['-m', settings.model],
@@ -32,7 +32,7 @@ function quoted(value: string): string {
   return /^[\w@%+=:,./-]+$/.test(value) ? value : `'${value.replace(/[\r\n]+/g, ' ').replace(/'/g, `'"'"'`)}'`;
 }
 
-/** Put a cell below the active one, and one that loads the extension before it when no cell does. */
+/** Insert a task cell below the active cell. If no cell loads the extension, insert one that does before the task. */
 export async function insertCell(notebook: Notebook, settings: Partial<ICellSettings>, task: string): Promise<void> {
   if (!loads(notebook)) {
     insert(notebook, LOAD);
@@ -41,19 +41,19 @@ export async function insertCell(notebook: Notebook, settings: Partial<ICellSett
   notebook.mode = 'edit';
   const cell = notebook.activeCell;
   await cell?.ready;
-  // The editor takes the new text with its next update; a selection made before would be lost.
+  // The editor shows the new text after its next update. A selection that was made before would be lost.
   await new Promise(done => requestAnimationFrame(done));
   cell?.editor?.setSelection({ start: { line: 1, column: 0 }, end: { line: 1, column: task.length } });
   cell?.editor?.focus();
 }
 
-/** Put a cell that executes a subcommand of `%sandbox` below the active one, and make it the active one. */
+/** Insert a cell that executes a subcommand of `%sandbox` below the active cell, and make the new cell active. */
 export function insertLine(notebook: Notebook, line: string): void {
   insert(notebook, loads(notebook) ? `%sandbox ${line}` : `${LOAD}\n%sandbox ${line}`);
   notebook.mode = 'command';
 }
 
-/** True if a cell loads the extension. */
+/** Return true if a cell loads the extension. */
 function loads(notebook: Notebook): boolean {
   return [...(notebook.model?.cells ?? [])].some(cell => cell.sharedModel.getSource().includes(LOAD));
 }

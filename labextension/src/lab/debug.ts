@@ -1,4 +1,4 @@
-/** Commands and keys for a run that waits at a call: as in JupyterLab's debugger, and only while one waits. */
+/** Commands and keys for a run that waits at a call, as in JupyterLab's debugger. They work only while a run waits. */
 
 import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
@@ -7,7 +7,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { addCommand } from './commands';
 import { IPausedRun, pausedRunWithin, watchPausedRuns } from '../view/paused-runs';
 
-/** On the page's body while the run of the document in front waits: the shortcuts' selectors name it. */
+/** Data attribute of the page's body while the run of the document in front waits. Selectors of shortcuts name it. */
 const MARK = 'llmSandboxStopped';
 
 export namespace DebugCommandIDs {

@@ -60,7 +60,7 @@ export class EventSocket {
     }
   }
 
-  /** True if the server answers and has no such thing as runs, or none for this person: asking again is of no use. */
+  /** Return true if the server knows no runs, or does not let this person see them. Then trying again is useless. */
   private _refused(): Promise<boolean> {
     return this._api.list().then(
       () => false,

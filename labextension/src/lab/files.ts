@@ -19,7 +19,7 @@ export interface IFilesSource {
 }
 
 const SHOWN_ENTRIES = 500;
-/** Characters of an error, which may name a file. */
+/** Maximum shown characters of an error, which may contain a long file name. */
 const ERROR_CHARACTERS = 300;
 
 export class FilesView {
@@ -48,7 +48,7 @@ export class FilesView {
     this._acceptDrops();
   }
 
-  /** List the folder again, or another one. */
+  /** List the shown folder again, or list another folder. */
   refresh(folder = this._folder): Promise<void> {
     return this._newest.ask(
       this._source.list(folder),
@@ -57,7 +57,7 @@ export class FilesView {
     );
   }
 
-  /** Show a folder: what is dropped goes into it, and never into one that could not be listed. */
+  /** Show a folder that was listed. Dropped files go into the shown folder, so never into one that cannot be listed. */
   private _show(folder: string, files: IFile[]): void {
     const { trans } = this._source;
     this._folder = folder;

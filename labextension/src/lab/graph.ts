@@ -14,7 +14,7 @@ export class Graph {
   private _area = document.createElementNS(SVG, 'polygon');
   private _number = h('output', { class: 'lsn-graph-number' });
 
-  /** `floor` is the least value that the graph's height stands for, so that noise stays small. */
+  /** The height of the graph stands for `_floor` or more, so that small changes of small values look small. */
   constructor(
     private _name: string,
     private _floor: number,

@@ -2,7 +2,7 @@
 
 import { Kernel, KernelMessage } from '@jupyterlab/services';
 
-/** Loads the extension without output; does nothing if it is loaded. */
+/** Python code that loads the extension without output, unless it is loaded. */
 const LOAD = "get_ipython().extension_manager.load_extension('llm_sandbox_nb')";
 
 /** Execute a subcommand and return its output. Rejects with the error. Displays appear where the run's card is. */
@@ -10,12 +10,12 @@ export function executeMagic(kernel: Kernel.IKernelConnection, line: string): Pr
   return execute(kernel, magicCode(line));
 }
 
-/** The same in a kernel that may have been restarted, or is new, since its notebook loaded the extension. */
+/** As `executeMagic`, but load the extension first: the kernel may be new, or may have been restarted. */
 export function executeMagicAnew(kernel: Kernel.IKernelConnection, line: string): Promise<string> {
   return execute(kernel, `${LOAD}\n${magicCode(line)}`);
 }
 
-/** Wait until the kernel executes nothing, also because it died: the next request reports that. */
+/** Wait until the kernel is not busy. A kernel that died is not busy either; the next request reports its death. */
 export function whenIdle(kernel: Kernel.IKernelConnection): Promise<void> {
   return new Promise(resolve => {
     const look = () => {

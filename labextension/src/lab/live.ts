@@ -1,4 +1,4 @@
-/** A live run at the Jupyter server: its events, and decisions back to it. */
+/** A live run at the Jupyter server: events from the run, and decisions to the run. */
 
 import { ILiveRun, ILiveSink } from '../live';
 import type { IArtifactContent, IControls, IDecisions, IHistory, ITimeTravel } from '../view/host';
@@ -38,7 +38,7 @@ export class LiveRun implements ILiveRun {
     this._socket = new EventSocket(_api, _runId, sink);
   }
 
-  /** Read a file that the model left so far; null if there is none, or the run's kernel is away. */
+  /** Read a file that the model has left so far; null if it is missing, or if the run's kernel is away. */
   async artifact(path: string): Promise<IArtifactContent | null> {
     try {
       return { data: await this._api.file(this._runId, path), mime: 'application/octet-stream' };

@@ -4,10 +4,10 @@ import { Trans } from '../formatting';
 import { errorText, h, makeButton } from '../view/dom';
 import { IMcpAccess } from './api';
 
-/** What the form can do for one sandbox. Each rejects with a sentence for the person. */
+/** Actions of the form on one sandbox. Each rejects with a sentence for the person. */
 export interface IAccessActions {
   access(): Promise<IMcpAccess>;
-  /** Make a token; the ready lines for each client. */
+  /** Make a token. Return the lines with the token for the configuration of each client. */
   make(): Promise<string>;
   revoke(): Promise<void>;
   /** Execute `%sandbox mcp` in the notebook, in a new cell, which shows the calls. */
@@ -78,7 +78,7 @@ export class McpAccess {
       : trans('There is no token, so outside agents have no access.');
     const calls = run
       ? trans('The notebook accepts calls; its card shows them.')
-      : trans('The notebook does not accept calls: %sandbox mcp in it changes that.');
+      : trans('The notebook does not accept calls: execute %sandbox mcp in it.');
     this._note.textContent = `${token} ${calls}`;
   }
 
@@ -97,7 +97,7 @@ export class McpAccess {
     this.hide();
   }
 
-  /** Execute an action, then show the access as the server has it. */
+  /** Execute an action, then show the access that the server reports. */
   private async _do(action: () => Promise<void>): Promise<void> {
     const buttons = [this._make, this._revoke, this._open];
     buttons.forEach(button => (button.disabled = true));

@@ -1,4 +1,4 @@
-/** The model that cells of the notebook in front use, and a form to choose another. The kernel knows, and is asked. */
+/** The model that cells of the notebook in front use, and a form to choose another. Its kernel lists the models. */
 
 import { visibleName } from '../artifacts/names';
 import { errorText, h, makeButton } from '../view/dom';
@@ -11,7 +11,7 @@ interface IModels {
   providers: Record<string, string[]>;
   on_this_machine: string[];
   scripted: string[];
-  /** Null if nobody has looked for them. */
+  /** Model servers on this machine; null if they were not searched for. */
   local: { program: string; api_base: string; models: string[] }[] | null;
 }
 
@@ -34,8 +34,8 @@ export class ModelPicker {
   private _asked = 0;
 
   /**
-   * `_ask` executes a subcommand of `%sandbox` in the notebook's kernel, and rejects with a sentence when it cannot.
-   * It calls `waits` when a cell has to end first.
+   * `_ask` executes a subcommand of `%sandbox` in the notebook's kernel, and rejects with a sentence if it cannot. If
+   * a running cell must end first, `_ask` calls `waits`.
    */
   constructor(
     private _ask: (line: string, waits: () => void) => Promise<string>,
@@ -66,7 +66,7 @@ export class ModelPicker {
     this.clear();
   }
 
-  /** Forget the models: another notebook is in front. */
+  /** Forget the models, because another notebook came to the front. */
   clear(): void {
     this._asked++;
     this.node.open = false;
@@ -122,7 +122,7 @@ export class ModelPicker {
     }
   }
 
-  /** Return the kernel's output; null if it failed, which is shown, or if another notebook is in front by now. */
+  /** Return the kernel's output; null after a failure, which is shown, and if another notebook came to the front. */
   private async _execute(line: string, told: string): Promise<string | null> {
     const asked = ++this._asked;
     this._problem.textContent = '';

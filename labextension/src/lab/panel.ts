@@ -104,7 +104,7 @@ export class SandboxPanel extends Widget {
     this._draw();
   }
 
-  /** Update the sandbox of a notebook when its run begins, ends or is forked. */
+  /** Read the runs of the notebook in front again if they may have changed; else update only the live runs. */
   private _followRuns(): void {
     if (!this.isVisible) {
       return;
@@ -170,7 +170,7 @@ export class SandboxPanel extends Widget {
     section.setVisible(this.isVisible && front);
   }
 
-  /** The notebook in front, while it has no sandbox. */
+  /** Show the notebook in front while it has no sandbox. */
   private _showFront(own: ISandbox | undefined): void {
     const { trans } = this._host;
     this._none.hidden = !!own || !this._notebook;

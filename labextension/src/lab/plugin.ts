@@ -130,7 +130,7 @@ function activate(
   follow();
 }
 
-/** Open links to journals in outputs with our viewer: Lab chooses the viewer by the name of the file alone. */
+/** Open links to journals in outputs with this extension's viewer. Lab chooses viewers by the file's name alone. */
 function openRecordLinks(app: JupyterFrontEnd): void {
   const files = `${app.serviceManager.serverSettings.baseUrl}files/`;
   const open = (event: MouseEvent) => {
@@ -169,7 +169,7 @@ async function inNotebook(
   }
 }
 
-/** Commands about runs: of the notebook in front, and in a tab of their own. */
+/** Add the commands about runs: the runs of the notebook in front, and a run in a tab of its own. */
 function addRunCommands(
   app: JupyterFrontEnd,
   sandboxes: Sandboxes,
@@ -192,7 +192,7 @@ function addRunCommands(
   const tools = () => tabToolsWithin(app.shell.currentWidget?.node);
   const inTab = () => tools() !== null;
   add(CommandIDs.nextStep, trans('Next Step of the Run'), inTab, () => tools()?.go(1));
-  add(CommandIDs.previousStep, trans('Step Before in the Run'), inTab, () => tools()?.go(-1));
+  add(CommandIDs.previousStep, trans('Previous Step of the Run'), inTab, () => tools()?.go(-1));
   add(CommandIDs.present, trans('Present the Run in Large Type'), inTab, () => tools()?.present());
   const show = () => showKeys(document.body, trans, { lab: true, tab: inTab() });
   addCommand(app, CommandIDs.keys, trans('Show the Keys for Runs'), show);
@@ -230,7 +230,7 @@ class RunTabs {
     this._add(id, () => runTab({ id, task, data, trusted: true }, this._rendermime, resolver, ''));
   }
 
-  /** Show a run as an output of `notebook` does; once, however often it is asked for. */
+  /** Show a run in a tab as an output of `notebook` shows it. If the run has a tab, bring that tab to the front. */
   show(run: IShownRun, notebook: NotebookPanel | null): void {
     const resolver = notebook?.content.rendermime.resolver ?? undefined;
     this._add(run.id, () => runTab(run, this._rendermime, resolver, null));
@@ -321,7 +321,7 @@ function sectionHost(
   };
 }
 
-/** The settings as they are when they are asked for; none without a registry. */
+/** Return a function that returns the present settings. Without a registry, there are no settings. */
 function loadSettings(registry: ISettingRegistry | null): () => Promise<Partial<ICellSettings>> {
   const loading = registry?.load(ID).catch(reason => {
     console.warn('The settings of the sandbox cannot be read.', reason);

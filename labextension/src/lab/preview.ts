@@ -1,4 +1,4 @@
-/** A sandbox's file in a tab of its own, shown as the files that a run keeps are. */
+/** A file of a sandbox in a tab of its own, shown like a file that a run keeps. */
 
 import { MainAreaWidget } from '@jupyterlab/apputils';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
@@ -16,7 +16,7 @@ import { sandboxIcon } from './icon';
 
 const TYPE = 'application/octet-stream';
 
-/** A tab that shows the file; its content is the model's and is treated so. */
+/** Return a tab that shows the file. Its content comes from the model, so it may be hostile. */
 export function previewFile(
   api: SandboxApi,
   sandbox: ISandbox,

@@ -2,8 +2,8 @@
  * After a reload of the page: show runs that were not saved in the notebook in their cells again.
  *
  * Jupyter loses the output of a cell when the page is reloaded before the notebook was saved. The server knows the runs
- * of the notebook's kernel and their cells; what the kernel still sends for such a cell is put there as if the page had
- * stayed.
+ * of the notebook's kernel and their cells. Of a run that is still live, the cell also shows all later messages of the
+ * kernel, as if the page had never been reloaded.
  */
 
 import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
@@ -16,14 +16,14 @@ import { showsRun, writesFor } from './settle';
 import { liveRunData } from './tab';
 
 type Data = Record<string, unknown>;
-/** Milliseconds that the page which executes a cell has to show its run. */
+/** Milliseconds in which the page that executes a cell has to show the cell's run. */
 const SHOW_MS = 5000;
 /** A run whose cell is known. */
 type ShownRun = IRunState & { cell: IRunCell };
 
 export const reloadPlugin: JupyterFrontEndPlugin<void> = {
   id: 'llm-sandbox-nb:reload',
-  description: 'Shows runs again whose page was loaded anew before the notebook was saved.',
+  description: 'Shows runs again after a page was reloaded before the notebook was saved.',
   autoStart: true,
   requires: [INotebookTracker],
   activate: (app: JupyterFrontEnd, notebooks: INotebookTracker) => {
@@ -53,7 +53,7 @@ async function bringBack(panel: NotebookPanel, api: RunApi): Promise<void> {
   const saved = Date.parse(context.contentsModel?.last_modified ?? '');
   for (const run of newest.values()) {
     const cell = findCell(panel, run);
-    // A run that had ended when the notebook was saved is shown there, or was removed by its person.
+    // A run that had ended when the notebook was saved is in the saved notebook, or a person removed it.
     const missed = isLive(run) || (run.ended !== null && Date.parse(run.ended) > saved);
     if (cell && missed) {
       const output = new RunOutput(cell, run);
@@ -66,8 +66,9 @@ async function bringBack(panel: NotebookPanel, api: RunApi): Promise<void> {
 }
 
 /**
- * In a notebook that several pages have open, the page that executes a cell writes its outputs, and all show them. A live
- * run that no cell shows after a while has lost that page: one of the others puts its card there.
+ * If several pages have a notebook open, the page that executes a cell writes the cell's outputs, and all pages show
+ * them. If no cell shows a live run after a while, that page is gone. Then one of the other pages puts the card into
+ * the cell.
  */
 async function putBackShared(panel: NotebookPanel, runs: ShownRun[]): Promise<void> {
   await new Promise(done => setTimeout(done, SHOW_MS));
@@ -89,7 +90,7 @@ function isShown(run: IRunState): run is ShownRun {
   return run.cell !== null;
 }
 
-/** The cell of a run: by its id, or where cells have none that lasts, the only one with the run's task. */
+/** Return the cell of a run: the cell with its id, or, as ids may not last, the only cell with the run's task. */
 function findCell(panel: NotebookPanel, run: ShownRun): ICodeCellModel | null {
   const cells = [...(panel.content.model?.cells ?? [])].filter((cell): cell is ICodeCellModel => cell.type === 'code');
   const task = run.task?.trim() ?? '';
@@ -108,12 +109,12 @@ class RunOutput {
     private _run: ShownRun
   ) {}
 
-  /** Show the run in place of what the cell had before it, unless it is there. */
+  /** Replace the cell's outputs by the run, unless they show the run already. */
   show(): void {
     if (this._place() >= 0) {
       return;
     }
-    // Nothing in the cell is of the file now, only what its own execution shows: as when a person executes it.
+    // From now on, all outputs come from this execution and none from the file: trusted, as after a person executes it.
     this._cell.outputs.clear();
     this._cell.trusted = true;
     this._cell.executionCount = this._run.cell.count;
@@ -135,7 +136,7 @@ class RunOutput {
     kernel.iopubMessage.connect(take);
   }
 
-  /** Show a message of the cell's execution; true at its end. */
+  /** Show a message of the cell's execution. Return true at the end of the execution. */
   private _take(message: KernelMessage.IIOPubMessage): boolean {
     const { content } = message;
     if (KernelMessage.isStatusMsg(message)) {
@@ -153,7 +154,7 @@ class RunOutput {
     return false;
   }
 
-  /** Put another bundle of the run into its place. */
+  /** Replace the output that shows the run by another bundle of the run. */
   private _replace(data: Data): void {
     const place = this._place();
     if (place >= 0 && showsRun(data, this._run.id)) {

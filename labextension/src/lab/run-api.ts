@@ -12,7 +12,7 @@ export interface IRunState {
   state: 'live' | 'away' | 'lost' | 'finished';
   /** True if the run waits for a person. */
   paused: boolean;
-  /** The call at which it waits. */
+  /** The call at which the run waits; null if no call waits. */
   held: { step: number } | null;
   events: number;
   created: string;
@@ -26,7 +26,7 @@ export interface IRunState {
   status: IRunStatus;
 }
 
-/** The state of a run in words and in its meaning, the same in every view. */
+/** The state of a run: its name, its words for people, and its meaning, which decides the colour. */
 export interface IRunStatus {
   state: string;
   words: string;
@@ -39,13 +39,13 @@ export interface INotebookRun extends IRunStatus {
   task: string;
   /** Seconds since the epoch. */
   started: number;
-  /** True if its kernel executes it now. */
+  /** True if a kernel executes the run now. */
   live?: boolean;
   /** The beginning of the answer; null without an answer. */
   answer: string | null;
   /** Reasons to doubt the result, the worst first; absent at an earlier server. */
   doubts?: { line: string }[];
-  /** -1 if not known. */
+  /** Number of steps; -1 if unknown. */
   steps: number;
   /** Id of the parent run. */
   forked_from: string | null;
@@ -56,15 +56,15 @@ export interface INotebookRun extends IRunStatus {
 /** The cell that shows a run. */
 export interface IRunCell {
   id: string;
-  /** The message that asked for the execution. */
+  /** Id of the message that asked for the execution. */
   request: string;
-  /** The page that asked. */
+  /** Session id of the page that asked for the execution. */
   client: string;
   /** The number in the cell's prompt. */
   count: number;
 }
 
-/** True if more events may come. */
+/** Return true if more events may come. */
 export function isLive(run: IRunState): boolean {
   return run.state === 'live' || run.state === 'away';
 }
@@ -85,7 +85,7 @@ export class RunApi extends ServerApi {
     return this.json(['runs', id, 'control'], {}, { method: 'POST', body: JSON.stringify({ action, ...more }) });
   }
 
-  /** Read a file that a live run left so far. */
+  /** Read a file that a live run has left so far. */
   file(id: string, path: string): Promise<Uint8Array> {
     return this.bytes(['runs', id, 'files', 'content'], { path });
   }

@@ -7,14 +7,14 @@ import { Newest } from '../view/newest';
 import { oneLine } from '../view/one-line';
 import { INotebookRun, IRunState, isLive, RunApi } from './run-api';
 
-/** Characters of a task, and of an answer, that a row shows. */
+/** Maximum characters of a task, an answer and the doubts in a row. */
 const TASK_CHARACTERS = 80;
 const ANSWER_CHARACTERS = 120;
 const DOUBT_CHARACTERS = 160;
 /** Deepest indentation of forks of forks. */
 const DEEPEST = 4;
 
-/** Signs of states that do not follow from the meaning. */
+/** Signs of states. A state that is missing here has the sign of its meaning. */
 const SIGNS: Record<string, [sign: string, kind: string]> = {
   ready: ['○', 'live'],
   interrupted: ['■', 'stopped'],
@@ -49,7 +49,7 @@ export class RunsView {
     this.node = h('section', { class: 'lsn-panel-runs', 'aria-label': title }, this._list, this._note);
   }
 
-  /** Read the runs of a notebook anew; `known` are the live ones, which the server knows. */
+  /** Read the runs of a notebook again, and show them. `known` are the runs that kernels published to the server. */
   show(notebook: string | null, known: readonly IRunState[]): Promise<void> {
     const none = { runs: [], total: 0 };
     const read = notebook ? this._api.ofNotebook(notebook) : Promise.resolve(none);
@@ -119,7 +119,7 @@ export class RunsView {
   }
 }
 
-/** A run that is live is further than its journal was when it was read. */
+/** Return the run in its live state, which is newer than the journal that was read. */
 function current(run: INotebookRun, live: IRunState | undefined): INotebookRun {
   return live ? { ...run, ...live.status, steps: live.steps, live: true } : run;
 }
@@ -149,7 +149,7 @@ function nested(runs: readonly INotebookRun[]): [INotebookRun, number][] {
   return rows;
 }
 
-/** The time of today, the day of earlier ones. */
+/** Return the time of a run of today, and the day and time of an earlier run. */
 function whenText(seconds: number): string {
   const began = new Date(seconds * 1000);
   const time = began.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', hour12: false });

@@ -17,7 +17,7 @@ export class Sandboxes {
   all: ISandbox[] = [];
   /** All runs that kernels have published to the server, oldest first. */
   runs: IRunState[] = [];
-  /** The reason why they are not known; empty if they are. */
+  /** The reason why the sandboxes and runs are unknown; empty if they are known. */
   problem = '';
   isDisposed = false;
   private _changed = new Signal<this, void>(this);
@@ -33,22 +33,22 @@ export class Sandboxes {
     void this.refresh();
   }
 
-  /** After each answer of the server. */
+  /** Signal after each answer of the server, and after each failure. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
 
-  /** The sandbox of a notebook. */
+  /** Return the sandbox of a notebook. */
   of(notebook: string | null): ISandbox | undefined {
     return notebook ? this.all.find(one => one.notebook === notebook) : undefined;
   }
 
-  /** The newest live run of a notebook. */
+  /** Return the newest live run of a notebook. */
   liveRun(notebook: string | null): IRunState | undefined {
     return notebook ? [...this.runs].reverse().find(one => one.notebook === notebook && isLive(one)) : undefined;
   }
 
-  /** Sandboxes of other notebooks in which nothing happens. */
+  /** Return the sandboxes of other notebooks in which nothing happens. */
   idle(notebook: string | null): ISandbox[] {
     const live = new Set(this.runs.filter(isLive).map(run => run.kernel_id));
     return this.all.filter(
@@ -56,7 +56,7 @@ export class Sandboxes {
     );
   }
 
-  /** A cell was run, which may begin a run: ask often for a while. */
+  /** Ask often for a while, because a cell was executed, which may begin a run. */
   expectRun(): void {
     this._expectedUntil = Date.now() + EXPECTED_MS;
     void this.refresh();
@@ -91,7 +91,7 @@ export class Sandboxes {
   private async _ask(): Promise<void> {
     window.clearTimeout(this._timer);
     try {
-      // A page that nobody sees asks nothing.
+      // A hidden page sends no requests.
       if (!document.hidden) {
         [this.all, this.runs] = await Promise.all([this.api.list(), this.runApi.list()]);
         this.problem = '';

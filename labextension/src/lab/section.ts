@@ -20,7 +20,7 @@ export interface ISectionHost {
   trans(text: string, ...args: (string | number)[]): string;
   confirm(title: string, body: string, accept: string): Promise<boolean>;
   openNotebook(path: string): void;
-  /** Show a file, or where there is room for one document only, save it. */
+  /** Show a file in a tab. If the page has room for one document only, download the file instead. */
   openFile(sandbox: ISandbox, file: IFile): Promise<void>;
   download(sandbox: ISandbox, file: IFile): Promise<void>;
   openTerminal(sandbox: ISandbox): Promise<void>;
@@ -55,7 +55,7 @@ export class SandboxSection {
   private _last: IUsage | null = null;
   private _timer = 0;
   private _visible = false;
-  /** Number of times that a person began or ended to look. */
+  /** Number of times that the section became visible or hidden. */
   private _looks = 0;
 
   constructor(
@@ -70,7 +70,7 @@ export class SandboxSection {
     this._cpu = new Graph(trans('CPU'), 100, value => `${Math.round(value)} %`);
     this._graphs = h('div', { class: 'lsn-graphs' }, this._memory.node, this._cpu.node);
     const openTerminal = () => this._do(() => _host.openTerminal(this._sandbox));
-    this._terminal = makeButton(trans('Terminal'), openTerminal, { title: trans('A shell of yours in this sandbox') });
+    this._terminal = makeButton(trans('Terminal'), openTerminal, { title: trans('Open a shell in this sandbox') });
     this._actions = this._makeActions();
     const files = h('summary', {}, h('span', {}, trans('Files')), ' ', this._count);
     this._folder = h('details', { class: 'lsn-panel-files' }, files);
@@ -120,7 +120,7 @@ export class SandboxSection {
     this._draw(before);
     if (before.root !== sandbox.root) {
       this._files?.node.remove();
-      this._files = null; // it was reset: the folder of the one before is gone
+      this._files = null; // the sandbox was reset: the folder of the earlier sandbox is gone
       if (this._folder.open) {
         this._openFiles();
       }
@@ -133,7 +133,7 @@ export class SandboxSection {
     }
   }
 
-  /** Measure while a person looks. */
+  /** Measure the resource use only while the section is visible. */
   setVisible(visible: boolean): void {
     if (visible !== this._visible) {
       this._visible = visible;
@@ -236,10 +236,10 @@ export class SandboxSection {
     return h(
       'div',
       { class: 'lsn-panel-actions', role: 'group', 'aria-label': trans('Actions') },
-      button(trans('Restart'), trans('End all that runs in it; files stay'), () => api.restart(this._sandbox.id)),
+      button(trans('Restart'), trans('End all processes; files stay'), () => api.restart(this._sandbox.id)),
       button(
         trans('Reset'),
-        trans('Start anew with an empty one'),
+        trans('Replace the sandbox by an empty one'),
         ask(trans('Reset the sandbox?'), lost, trans('Reset'), () => api.reset(this._sandbox.id))
       ),
       button(
@@ -286,7 +286,7 @@ export class SandboxSection {
       try {
         this._take(await this._host.api.usage(this._sandbox.id));
       } catch {
-        // The list of sandboxes tells how it stands; a measurement that fails leaves a gap in the graph.
+        // The error is not shown, because the list of sandboxes shows the state. The graph gets a gap.
         this._last = null;
       }
     }

@@ -37,7 +37,7 @@ export class ServerApi {
   }
 }
 
-/** A WebSocket of the server; the token is in its address, because browsers send no headers with one. */
+/** Open a WebSocket of the server. The token is in the address, because browsers let no page add headers. */
 export function openSocket(settings: ServerConnection.ISettings, route: string[], query: Query = {}): WebSocket {
   const { wsUrl, token, appendToken, WebSocket } = settings;
   const path = URLExt.join(wsUrl, 'llm-sandbox/api', ...route.map(encodeURIComponent));

@@ -13,7 +13,7 @@ import { INotebookTracker } from '@jupyterlab/notebook';
 import { TRAJECTORY_MIME } from '../embedded';
 import { RunApi } from './run-api';
 
-/** True on the one page, of all that have a shared notebook open, that may change it. */
+/** Return true if this page may change the notebook. Of all pages that share a notebook, exactly one may change it. */
 export function writesFor(document: DocumentRegistry.IModel): boolean {
   if (!document.collaborative) {
     return true;
@@ -34,8 +34,8 @@ export function showsRun(output: Readonly<Record<string, unknown>>, runId: strin
 }
 
 /**
- * Make the card of the run in `place` final, unless it is; `resumed`: it may have an earlier end of the run.
- * Rejects when the server has no record of the run.
+ * Make the card of the run in `place` final, unless it is final. If `resumed` is true, replace a final card too,
+ * because it may show an earlier end of the run. Rejects if the server has no record of the run.
  */
 export async function settle(
   place: HTMLElement,

@@ -12,10 +12,10 @@ import { IEvent } from '../generated/events';
 import { IShownRun, TAB } from '../live';
 import { sandboxIcon } from './icon';
 
-/** Characters of the task in the tab's name. */
+/** Maximum characters of the task in the tab's name. */
 const NAME_CHARACTERS = 40;
 
-/** In front, the run has the keyboard. */
+/** Content of a tab. When the tab comes to the front, the run gets the keyboard. */
 class RunContent extends Widget {
   protected onActivateRequest(): void {
     // A run is higher than the tab: without this the browser scrolls its title out of sight.
@@ -23,7 +23,7 @@ class RunContent extends Widget {
   }
 }
 
-/** The tab; `resolver` finds the files beside the notebook, or with a `folder` those of the run below it. */
+/** Return the tab of a run. `folder` is the run's folder, as a path for `resolver`; null if the folder is unknown. */
 export function runTab(
   run: IShownRun,
   rendermime: IRenderMimeRegistry,

@@ -6,7 +6,7 @@ import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 const TASK = /^\s*%%sandbox\b/;
 const PLAIN = 'text/plain';
 
-/** Keep the editors of tasks plain in all notebooks, those that are opened later too. */
+/** Keep the editors of tasks plain in all notebooks, including notebooks that are opened later. */
 export function plainTasks(notebooks: INotebookTracker): void {
   notebooks.forEach(panel => void watch(panel));
   notebooks.widgetAdded.connect((_sender, panel) => void watch(panel));

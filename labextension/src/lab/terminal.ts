@@ -11,7 +11,7 @@ import { ISandbox } from './api';
 import { sandboxIcon } from './icon';
 import { openSocket } from './server';
 
-/** Milliseconds until output is acknowledged: the server waits for it, so that a page is never flooded. */
+/** Milliseconds until output is acknowledged. The server waits for this, so that it never floods the page. */
 const ACK_MS = 16;
 
 /** The connection of Lab's terminal widget to the server extension. */
@@ -53,7 +53,7 @@ class SandboxTerminal implements Terminal.ITerminalConnection {
     this._tell(message.type, ...(message.content ?? []));
   }
 
-  /** A new shell: the one before has ended with its connection. */
+  /** Start a new shell, because the earlier shell ended with its connection. */
   async reconnect(): Promise<void> {
     if (!this.isDisposed && this.connectionStatus === 'disconnected') {
       this._open();
@@ -130,7 +130,7 @@ class SandboxTerminal implements Terminal.ITerminalConnection {
   }
 }
 
-/** A tab with a terminal. xterm shows the output of programs. The output cannot change the tab's title or the clipboard. */
+/** Return a tab with a terminal. The output of programs cannot change the tab's title or the clipboard. */
 export async function terminalTab(
   sandbox: ISandbox,
   settings: ServerConnection.ISettings,

@@ -1,4 +1,4 @@
-/** Rewinds, resumes and forks a run with the kernel that ran it: what `%sandbox rewind` and the others do, by a button. */
+/** Time travel by buttons: rewind, resume or fork a run in its kernel, as `%sandbox rewind` and similar commands do. */
 
 import { INotebookTracker, NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
 
@@ -7,7 +7,7 @@ import { executeMagicAnew, quoted } from './kernel';
 import { IRunState, isLive, RunApi } from './run-api';
 import { Trans } from '../formatting';
 
-/** Names of runs as the server and the kernel make them; nothing else gets into a line of code. */
+/** Matches the names that server and kernel give to runs. No other text may become part of a line of code. */
 const NAME = /^[\w.-]{1,200}$/;
 
 export class KernelTimeTravel implements ITimeTravel {
@@ -21,7 +21,7 @@ export class KernelTimeTravel implements ITimeTravel {
   async preview(step: number, what: RewindWhat): Promise<IRewindPreview | null> {
     const run = await this._api.run(this._runId);
     if (isLive(run)) {
-      return null; // The kernel is busy with it, and nobody else uses the sandbox.
+      return null; // The kernel is busy with the run, and nobody else uses the sandbox.
     }
     return JSON.parse(await this._execute(run, `preview ${step} ${what} --json`)) as IRewindPreview;
   }
@@ -54,7 +54,7 @@ export class KernelTimeTravel implements ITimeTravel {
     await this._execute(run, words.filter(word => word).join(' '));
   }
 
-  /** By the run itself while it is active, which keeps its kernel busy; else in the kernel. */
+  /** If the run is live, its kernel is busy: send `action` to the run, and return `told`. Else execute `line`. */
   private async _go(line: string, action: string, more: Record<string, unknown>, told: string): Promise<string> {
     const run = await this._api.run(this._runId);
     if (!isLive(run)) {
@@ -68,13 +68,13 @@ export class KernelTimeTravel implements ITimeTravel {
     return this._trans('Done. The run is paused here.');
   }
 
-  /** Run a subcommand in the kernel of the run's notebook; what it printed. Rejects with what went wrong. */
+  /** Execute a subcommand in the kernel of the run's notebook, and return its output. Rejects with the error. */
   private async _execute(run: IRunState, line: string): Promise<string> {
     const { kernel } = this._notebook(run).sessionContext.session!;
     return executeMagicAnew(kernel!, `${line} --run ${checked(this._runId)}`);
   }
 
-  /** Run a line in a new cell below the active one, where its card stays. */
+  /** Execute a line in a new cell below the active cell, so that the notebook keeps the card. */
   private async _inNewCell(run: IRunState, code: string): Promise<void> {
     const { content, sessionContext } = this._notebook(run);
     NotebookActions.insertBelow(content);
@@ -83,7 +83,7 @@ export class KernelTimeTravel implements ITimeTravel {
     await NotebookActions.run(content, sessionContext);
   }
 
-  /** The open notebook of the run's kernel; if that was shut down, of the same path: its new kernel reads the run from disk. */
+  /** Return the open notebook of the run's kernel, or of the same path: a new kernel reads the run from disk. */
   private _notebook(run: IRunState): NotebookPanel {
     const kernelOf = (one: NotebookPanel) => one.sessionContext.session?.kernel;
     const widget =

@@ -9,7 +9,7 @@ import { Trans } from '../formatting';
 
 const WAITING = 'lsn-waiting';
 
-/** Set or remove the dots, as the runs stand now. */
+/** Set or remove the dots, by the present states of the runs. */
 export function markWaiting(sandboxes: Sandboxes, panel: Widget, tabs: Widget[], trans: Trans): void {
   const waiting = sandboxes.runs.filter(run => run.paused);
   for (const tab of tabs) {

@@ -8,9 +8,9 @@ export interface IMessage {
   text: string;
   /** The calls of an assistant's message, as it proposed them. */
   calls: { name: string; arguments: string }[];
-  /** True if the message itself named its calls. */
+  /** True if the message itself lists its calls. */
   whole?: boolean;
-  /** Results of calls that were written as text, and messages after them, which are sent as one message. */
+  /** Parts that are sent as one message: results of calls that the model wrote as text, and messages after them. */
   parts?: IPart[];
 }
 
@@ -77,7 +77,7 @@ function addPart(messages: IMessage[], part: IPart): void {
   }
 }
 
-/** Add what was said; it joins results that were written as text. */
+/** Add a message. A user's message after results of calls in text becomes a part of their message. */
 function addMessage(messages: IMessage[], message: IMessage): void {
   const last = messages[messages.length - 1];
   if (message.role === 'user' && last?.parts) {
@@ -109,7 +109,7 @@ function namesCalls(message: Record<string, unknown>): boolean {
   return calls.some(call => typeof (call as { id?: unknown } | null)?.id === 'string');
 }
 
-/** From here on older parts are sent in a shorter form. */
+/** Apply an event after which older parts of the conversation are sent in a shorter form. */
 function reduce(messages: IMessage[], event: IContextReduced): void {
   for (const { at, content } of event.shown) {
     if (messages[at]) {
@@ -122,7 +122,7 @@ function reduce(messages: IMessage[], event: IContextReduced): void {
   }
 }
 
-/** A message as a provider has it, of whatever shape it came in. */
+/** Convert a message of a provider, which may have any shape. */
 function plain(message: Record<string, unknown>): IMessage {
   const { role, tool_calls: calls } = message;
   return {
@@ -139,7 +139,7 @@ function callOf(call: unknown): { name: string; arguments: string } {
   return { name: text(called?.name), arguments: text(called?.arguments) };
 }
 
-/** A call of a reply whose message lacks its calls, because a saved card keeps them in other events. */
+/** Add a call to a reply whose message lacks its calls, because a saved card keeps them in other events. */
 function addCall(
   reply: IMessage | undefined,
   event: ICallProposed | ICallStarted,

@@ -34,17 +34,17 @@ export interface IStep {
   calls: ICall[];
   usage: ev.IUsage | null;
   modelTime: number;
-  /** Tokens that the model of its reply can take in, when they are known. */
+  /** Number of tokens that the model of the reply can take in; null if unknown. */
   contextWindow: number | null;
   finishReason: string | null;
-  /** The message after a reply without a call. */
+  /** The last message to the model that was added during the step, such as a request for a call; empty without one. */
   nudge: string;
-  /** Connections of this step, allowed and refused, where the network is an allow-list. */
+  /** Allowed and refused connections of this step, if the network is an allow-list. */
   connections: ev.IConnectionMade[];
   replied: boolean;
   failures: ev.IModelFailed[];
   artifacts: ev.IArtifactSaved[];
-  /** The files as they are kept after it; none when it changed none, or they are not kept. */
+  /** The kept files after the step; null if the step changed no file, or if files are not kept. */
   checkpoint: ev.ICheckpointed | null;
   /** The recorded line of the step; null if there is none, or the step has changed since. */
   line: ev.IStepLine | null;
@@ -62,12 +62,12 @@ export interface IChange {
 /** Kinds that begin or end an attempt. */
 const ATTEMPT = new Set<string>(['rewound', 'continued', 'model.requested', 'run.finished']);
 
-/** True for an event of a new attempt. */
+/** Return true for an event of a new attempt. */
 export function isOfAttempt(event: ev.IEvent): boolean {
   return ATTEMPT.has(event.kind);
 }
 
-/** True for an event that is shown live and not written. */
+/** Return true for an event that is shown live and not written. */
 export function isTransient(event: ev.IEvent): boolean {
   return event.kind === 'model.delta' || event.kind === 'call.output';
 }
@@ -85,12 +85,12 @@ const IN_LINE = new Set<string>([
   'artifact'
 ]);
 
-/** True for an event about other events: no event follows it. */
+/** Return true for an event about other events. In the tree, no event follows such an event. */
 function isFacts(event: ev.IEvent): event is ev.IStepFacts | ev.IDoubtsFound {
   return event.kind === 'step.facts' || event.kind === 'doubts';
 }
 
-/** Doubts so far and new ones: of the same step and rule the newer counts. */
+/** Return the known and the found doubts. A found doubt replaces a known one of the same step and rule. */
 function withDoubts(known: ev.IDoubt[], found: ev.IDoubt[]): ev.IDoubt[] {
   const isNew = (one: ev.IDoubt) => found.some(other => other.rule === one.rule && other.step === one.step);
   return [...known.filter(one => !isNew(one)), ...found];
@@ -98,7 +98,7 @@ function withDoubts(known: ev.IDoubt[], found: ev.IDoubt[]): ev.IDoubt[] {
 
 /** A run up to its newest event. All data except `events`, `spent`, `start` and `sandbox` is of the branch of HEAD. */
 export class Trajectory {
-  /** All that were written, in their order, of every branch. */
+  /** All recorded events of all branches, in the order of the record. */
   readonly events: ev.IEvent[] = [];
   start: ev.IRunStarted | null = null;
   sandbox: ev.ISandboxReady | null = null;
@@ -118,12 +118,12 @@ export class Trajectory {
   notes: string[] = [];
   connections: ev.IConnectionMade[] = [];
   controls: ev.IControlled[] = [];
-  /** The files as they are kept, by step; 0 is before the first call. */
+  /** The kept files by step number; 0 means before the first call. */
   checkpoints = new Map<number, ev.ICheckpointed>();
-  /** The newest checkpoint: the files that belong to HEAD. */
+  /** Id of the checkpoint with the files at HEAD; null if no files are kept. */
   files: string | null = null;
   changed: ev.ISettingsChanged[] = [];
-  /** Reasons to doubt the result: those so far, or all at its end, the worst first. */
+  /** Reasons to doubt the result, the worst first: those found so far, or, after the end of the run, all. */
   doubts: ev.IDoubt[] = [];
   private _doubtsFinal = false;
   usage: ev.IUsage = noUsage();
@@ -132,7 +132,7 @@ export class Trajectory {
   private _tree = new Tree();
   private _head: string | null = null;
 
-  /** Its end; none while it runs or when it was killed. */
+  /** The end of the run; null while it runs, or if it was killed. */
   get finish(): ev.IRunFinished | null {
     return this.status.finish;
   }
@@ -141,7 +141,7 @@ export class Trajectory {
     return this.status.paused;
   }
 
-  /** The call before or after which it has halted, if it is at one. */
+  /** The call before or after which the run has halted; null if it has not halted at a call. */
   get held(): Status['held'] {
     return this.status.held;
   }
@@ -161,7 +161,7 @@ export class Trajectory {
     return this._tree.branches(this._head);
   }
 
-  /** The trajectory as it was at an event of any branch; none when there is no such event. */
+  /** Return the trajectory as it was at an event of any branch; null if there is no such event. */
   at(event: string): Trajectory | null {
     if (!this._tree.has(event)) {
       return null;
@@ -178,12 +178,12 @@ export class Trajectory {
     return other;
   }
 
-  /** The number of the step of an event, or of the last step before it; 0 before the first. */
+  /** Return the number of the step of an event, or of the last step before it; 0 before the first. */
   stepAt(event: string | null): number {
     return this._tree.step(event);
   }
 
-  /** The events of the branch before the newest request of a step. */
+  /** Return the events of the branch before the newest request of a step. */
   beforeRequest(step: number): readonly ev.IEvent[] {
     const events = (this._head !== null && this.at(this._head)?.events) || this.events;
     for (let index = events.length - 1; index >= 0; index--) {
@@ -214,7 +214,7 @@ export class Trajectory {
     return branch || moved ? { ...change, branch: true, header: true, artifacts: true } : change;
   }
 
-  /** Take an event into account for the whole run; true if HEAD has moved. */
+  /** Add an event to the data of the whole run. Return true if the event moved HEAD. */
   private _addToAll(event: ev.IEvent): boolean {
     if (event.kind === 'model.replied' || (event.kind === 'context.reduced' && event.usage)) {
       this.spent = addUsage(this.spent, event.usage);
@@ -508,7 +508,7 @@ function noUsage(): ev.IUsage {
   return { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0, reasoning_tokens: 0, cost: 0 };
 }
 
-/** Tokens and cost added up; an unknown cost makes the sum unknown. */
+/** Return the sum of tokens and cost. An unknown cost makes the sum unknown. */
 export function addUsage(left: ev.IUsage, right: ev.IUsage | null): ev.IUsage {
   return {
     prompt_tokens: left.prompt_tokens + (right?.prompt_tokens ?? 0),
@@ -519,7 +519,7 @@ export function addUsage(left: ev.IUsage, right: ev.IUsage | null): ev.IUsage {
   };
 }
 
-/** The plain text of a message whose content is a string or a list of parts. */
+/** Return the plain text of a message whose content is a string or a list of parts. */
 export function messageText(message: Record<string, unknown>): string {
   const content = message.content;
   if (typeof content === 'string') {

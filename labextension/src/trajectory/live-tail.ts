@@ -1,14 +1,14 @@
-/** Text that is shown live comes in pieces, some of them again. As `trajectory/live_tail.py` has it. */
+/** Live text comes in pieces, and some pieces come twice. Twin of `trajectory/live_tail.py`. */
 
 import { ICallOutput, IEvent, IModelDelta } from '../generated/events';
 
 type Piece = (IModelDelta | ICallOutput) & { at?: number };
 
-/** Drops text that was given already: after a new connection, pieces of unfinished text come again. */
+/** Filter that drops repeated text: after a new connection, pieces of unfinished text come again. */
 export class LiveTail {
   private _ends = new Map<string, number>();
 
-  /** Return the event; of a piece of text only the new part, or null if there is none. */
+  /** Return the event. Of a piece of text, return only the new part, or null if no part is new. */
   take(event: IEvent): IEvent | null {
     switch (event.kind) {
       case 'model.requested':
@@ -35,7 +35,7 @@ export class LiveTail {
     }
   }
 
-  /** A part of a piece is another piece. */
+  /** Return the id of a piece. A part of a piece gets another id than the whole piece. */
   private _piece(event: IModelDelta | ICallOutput, text: string): { id: string } {
     const whole = event.kind === 'call.output' ? event.text : event.text || event.reasoning;
     return { id: text === whole ? event.id : `${event.id}+${whole.length - text.length}` };
@@ -49,7 +49,7 @@ export class LiveTail {
   }
 }
 
-/** Characters as Python counts them. */
+/** Return the number of characters, as Python counts them. */
 function length(text: string): number {
   let count = 0;
   for (const character of text) {

@@ -1,16 +1,16 @@
 /**
- * Reads events of earlier versions: what they have only inside a text becomes the field that later versions write.
- * Twin of `trajectory/older.py`, for notebooks and journals that Python does not read again.
+ * Upgrade of events of earlier versions: a value that they have only inside a text becomes the field that later
+ * versions write. Twin of `trajectory/older.py`, for notebooks and journals that Python does not read again.
  */
 
 import { IEvent } from '../generated/events';
 
 const AFTER = /\n\n\[Steps remaining: -?\d+\](?:\n[^\n]*)?$/;
 const BEFORE = /^\[A person changed this call before it was executed\.[^\n]*\]\n\n/;
-/** Characters of the end in which the steps that remain are looked for. */
+/** Number of characters, at the end of a text, that are searched for the remaining steps. */
 const END_CHARACTERS = 2000;
 
-/** The event with the fields that this version writes; one that has them is returned as it is. */
+/** Return the event with the fields that this version writes. An event that has these fields is returned unchanged. */
 export function upgraded(event: IEvent): IEvent {
   if (event.kind === 'call.finished' && event.after === undefined) {
     const before = BEFORE.exec(event.observation)?.[0] ?? '';

@@ -30,13 +30,13 @@ const LIMITS = new Map<string, (value: number) => string>([
 /** Names of stoppers other than a person, by the source of the decision. */
 const STOPPERS = new Map([['on_pause', 'the rule for its pauses']]);
 
-/** Ends that a replay has as any run; each other one says only that the record has no more. */
+/** Stop reasons that mean the same for a replay as for any run. All others mean only that the record has ended. */
 const OF_A_REPLAY = new Set(['interrupted', 'model_error', 'sandbox_lost', 'error']);
 const RUN_NAME = /^[0-9A-Za-z-]{1,80}$/;
 
 /** The state of a branch. */
 export class Status {
-  /** The last step that began; none before the first. */
+  /** Number of the last step that began; null before the first. */
   step: number | null = null;
   finish: IRunFinished | null = null;
   /** The verdict of the newest check; null when the result was not checked, or the run did more since. */
@@ -46,11 +46,11 @@ export class Status {
   paused = false;
   /** True if a person asked for a pause that has not come yet. */
   pausing = false;
-  /** The call before or after which it has halted, if it is at one. */
+  /** The call before or after which the run has halted; null if it has not halted at a call. */
   held: ICallHeld | null = null;
   /** After a rewind: the step from which the run can continue; null when it runs, has ended or was not rewound. */
   readyAt: number | null = null;
-  /** The run that it replays; empty when it is no replay, or was continued as a run of its own. */
+  /** Name of the replayed run; empty if this run is no replay, or was continued as a run of its own. */
   private _replays = '';
   private _limits = new Map<string, number>();
   private _failure = '';
@@ -126,7 +126,7 @@ export class Status {
     }
   }
 
-  /** HEAD has moved to the end of `step`, or into it; null: to another branch, without a rewind. */
+  /** Note that HEAD has moved: by a rewind to the end of `step` or into it, or, if null, without a rewind. */
   rewind(step: number | null): void {
     this.paused = this.pausing = this.checking = false;
     this.held = null;
@@ -134,12 +134,12 @@ export class Status {
     this.check = this.finish ? this.check : null;
   }
 
-  /** A limit in force, as the run began with it or as it was changed since; null when there is none. */
+  /** Return a limit in force, from the beginning of the run or its newest change; null if there is none. */
   limit(name: string): number | null {
     return this._limits.get(name) ?? null;
   }
 
-  /** The state in words. `live`: a kernel executes the run. */
+  /** Return the state in words. `live` is true while a kernel executes the run. */
   runState(live: boolean, trans: Trans, away: Away = null): IRunState {
     const last = this.step ?? '';
     if (this.finish) {
@@ -167,7 +167,7 @@ export class Status {
   }
 
   private _ending(finish: IRunFinished, trans: Trans): IRunState {
-    // With an error it was the model's context, not the run's own limit of tokens.
+    // An end with an error means that the model's context was full, not that the run's own limit was reached.
     const limit = finish.stop_reason === 'tokens' && finish.error ? 'context' : finish.stop_reason;
     const isChecked = CHECKED_ENDS.has(limit);
     const reason = finish.without_answer ? 'without_answer' : limit;
@@ -211,13 +211,13 @@ function said(state: string, detail: string | number, trans: Trans): IRunState {
   return { state, words: formatState(state, detail, trans), meaning: STATES.get(state)?.[2] ?? 'bad', check: '' };
 }
 
-/** True for a verdict; ends of earlier versions have no such field. */
+/** Return true for a verdict. Ends of earlier versions have no such field. */
 function isVerdict(check: unknown): check is IVerdict {
   const { outcome, summary } = (check ?? {}) as Record<string, unknown>;
   return typeof outcome === 'string' && typeof summary === 'string';
 }
 
-/** An end with what its check found. */
+/** Return an end with the result of its check. */
 function checked(end: IRunState, check: IVerdict | null, trans: Trans): IRunState {
   if (!check) {
     return { ...end, words: trans(NOT_CHECKED, end.words) };

@@ -2,7 +2,7 @@
 
 import { IDoubtsFound, IEvent, IStepFacts } from '../generated/events';
 
-/** Kinds of events that record actions on a run and not of the run; alone they do not make a branch. */
+/** Kinds of events that record actions on a run, and not actions of the run. Alone they do not make a branch. */
 const MARKS = new Set<string>([
   'checkpoint',
   'rewind.started',
@@ -20,11 +20,11 @@ const MARKS = new Set<string>([
 
 /** A branch: the events from the first to `tip`. */
 export interface IBranch {
-  /** Id of its last event: what `Trajectory.at` takes. */
+  /** Id of its last event, for `Trajectory.at`. */
   tip: string;
-  /** Id of the last event that it shares with the branch of HEAD; none for that branch itself. */
+  /** Id of the last event that it shares with the branch of HEAD; null for the branch of HEAD. */
   fork: string | null;
-  /** The last step that it shares with the branch of HEAD; for that branch itself its own last one. */
+  /** Number of the last step that it shares with the branch of HEAD; for the branch of HEAD, its own last step. */
   step: number;
   /** The number of its last step. */
   steps: number;
@@ -76,17 +76,17 @@ export class Tree {
     return found.reverse();
   }
 
-  /** The event that `id` follows. */
+  /** Return the id of the event that `id` follows. */
   parent(id: string): string | null {
     return this._node(id)?.parent ?? null;
   }
 
-  /** The number of the step of an event, or of the last step before it; 0 before the first. */
+  /** Return the number of the step of an event, or of the last step before it; 0 before the first. */
   step(id: string | null): number {
     return this._node(id)?.step ?? 0;
   }
 
-  /** Every branch, in the order of their last events. */
+  /** Return all branches, in the order of their last events. */
   branches(head: string | null): IBranch[] {
     const tipOfHead = this._withoutMarks(head);
     const onHead = new Set(this.path(head).map(event => event.id));
@@ -113,7 +113,7 @@ export class Tree {
     return node?.event.id ?? null;
   }
 
-  /** The events that only marks follow, or the checkpoint after such an event. */
+  /** Return the ends of branches: the events that only marks follow, or the checkpoint after such an event. */
   private _tips(): string[] {
     const leadOn = new Set<string | null>();
     const named = new Map<string | null, string>();

@@ -29,12 +29,12 @@ export class ArgumentsEditor {
     return [...this._fields.values()].some(({ area, before }) => area.value !== before);
   }
 
-  /** The arguments as they are now. Throws when one has to be JSON and is not. */
+  /** The arguments as they are now. Throws if an argument must be JSON and is not. */
   get values(): Record<string, unknown> {
     const values = new Map<string, unknown>();
     for (const [name, { area, value, before }] of this._fields) {
       const written = () => (typeof value === 'string' ? area.value : this._parse(name, area.value));
-      values.set(name, area.value === before ? value : written()); // a field changes the ends of lines
+      values.set(name, area.value === before ? value : written()); // a text field normalises line ends
     }
     return Object.fromEntries(values);
   }
@@ -53,7 +53,7 @@ export class ArgumentsEditor {
   }
 }
 
-/** A field for text of several lines, in which the page's shortcuts do nothing. */
+/** Return a field for text of several lines, in which the page's shortcuts do nothing. */
 export function editArea(text: string, label: string): HTMLTextAreaElement {
   const area = h('textarea', {
     'aria-label': label,

@@ -5,11 +5,11 @@ import { errorText, h, makeButton, plainText } from './dom';
 import { ICall, Trajectory } from '../trajectory/fold';
 import { IDecisions, IHost } from './host';
 
-/** Breakpoints that are listed, and characters of a command in which its name is looked for. */
+/** Maximum number of listed breakpoints, and of characters of a command that are searched for its name. */
 const MOST_BREAKPOINTS = 50;
 const NAME_CHARACTERS = 1000;
 
-/** The breakpoints in force: as the run began with them, or as they were changed since. */
+/** Return the breakpoints in force, from the beginning of the run or the newest change. */
 export function breakpointsOf({ start, changed }: Trajectory): string[] {
   const all = [start?.settings.halts, ...changed.map(one => one.halts)] as ({ breakpoints?: unknown } | undefined)[];
   const newest = all.map(one => one?.breakpoints).filter(one => Array.isArray(one));
@@ -17,7 +17,7 @@ export function breakpointsOf({ start, changed }: Trajectory): string[] {
   return listed.filter((one): one is string => typeof one === 'string').slice(0, MOST_BREAKPOINTS);
 }
 
-/** The breakpoint that stops before each command with the same name; null where none fits. */
+/** Return the breakpoint that stops before each command with the same name; null if no breakpoint fits. */
 export function breakpointFor(call: ICall | null | undefined): { name: string; expression: string } | null {
   const command = call && toolOf(call) === 'bash' ? call.arguments?.command : null;
   if (typeof command !== 'string') {
@@ -28,7 +28,7 @@ export function breakpointFor(call: ICall | null | undefined): { name: string; e
   return name ? { name, expression: `tool == 'execute_bash' and '${name} ' in command` } : null;
 }
 
-/** A button that sets the breakpoint for a call beside those in force; null where none fits, or it is set. */
+/** Return a button that adds the breakpoint for a call to those in force; null if none fits, or if it is set. */
 export function alwaysButton(
   call: ICall | null | undefined,
   trajectory: Trajectory,
@@ -52,7 +52,7 @@ export function alwaysButton(
   return button;
 }
 
-/** The list of those in force; hidden when there is none. */
+/** The list of the breakpoints in force; hidden if there are none. */
 export class Breakpoints {
   readonly node = h('details', { class: 'lsn-settings lsn-breakpoints' });
   private _count = h('summary', {});
@@ -68,7 +68,7 @@ export class Breakpoints {
     this.node.hidden = true;
   }
 
-  /** Show them as they are now; `live` while the run can be controlled. */
+  /** Show the present breakpoints. `live` is true while the run can be controlled. */
   update(live: boolean): void {
     const { trans, decisions } = this._host;
     const now = live && decisions ? breakpointsOf(this._trajectory) : [];

@@ -15,7 +15,7 @@ export function toolOf(call: ICall | undefined): Tool {
   return TOOLS.get(call?.tool ?? '') ?? 'other';
 }
 
-/** True for a call that failed: by an error, its exit code, or a time-out. A call that was not begun did not fail. */
+/** Return true for a call that failed: an error, its exit code or a time-out. A call that never began did not fail. */
 export function failed(call: ICall): boolean {
   const result = call.result;
   return (
@@ -23,7 +23,7 @@ export function failed(call: ICall): boolean {
   );
 }
 
-/** True if a person's decision differs from the model's proposal. */
+/** Return true if a person's decision differs from the model's proposal. */
 export function decidedByPerson(call: ICall): boolean {
   return call.decisions.some(one => one.action !== 'run');
 }
@@ -47,7 +47,7 @@ function argumentText(value: unknown): string {
   return text.includes('\n') ? `\n${text}` : ` ${text}`;
 }
 
-/** The command without the folder it changes to, or the editor's file; of any other tool its name and arguments. */
+/** Return the command without a leading `cd`, the editor's file, or the name and arguments of any other tool. */
 export function headline(call: ICall, root: string): string {
   const values = call.arguments ?? {};
   const command = typeof values.command === 'string' ? values.command : '';
@@ -75,12 +75,12 @@ function shortValue(value: unknown): string {
   return shortened(typeof value === 'string' ? value : (JSON.stringify(value) ?? ''), LIMITS.words);
 }
 
-/** A path without the folder in which the run works. */
+/** Return a path without the folder in which the run works. */
 export function pathBelow(path: string, root: string): string {
   return root && path.startsWith(`${root}/`) ? path.slice(root.length + 1) : path;
 }
 
-/** Lines that a unified diff adds and removes, of its first part when it is long. */
+/** Count the lines that a unified diff adds and removes. Of a long diff, count only the first part. */
 export function countLines(diff: string): { added: number; removed: number } {
   let [added, removed] = [0, 0];
   for (const line of diff.slice(0, LIMITS.diff).split('\n')) {

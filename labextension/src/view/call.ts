@@ -14,7 +14,7 @@ import { OutputBox } from './output';
 
 /** Arguments of the editor that its diff shows. */
 const IN_DIFF = new Set(['command', 'path', 'file_text', 'old_str', 'new_str', 'insert_line']);
-/** Characters of a diff that is open at first. */
+/** Maximum characters of a diff that is open at first. */
 const SHORT_DIFF = 4000;
 
 export class CallView {
@@ -68,7 +68,7 @@ export class CallView {
     this._live.show(text);
   }
 
-  /** The command, or what the editor is to write while no diff shows it. */
+  /** Show the command, or the text that the editor is to write, until a diff shows that text. */
   private _showCode(): void {
     const [text, language] = this._codeText();
     if (text !== this._written) {
@@ -78,7 +78,7 @@ export class CallView {
     }
   }
 
-  /** True if the step's line has the whole text. */
+  /** Return true if the step's line has the whole text. */
   private _isInLine(text: string): boolean {
     return this._alone && !this._call.decisions.length && headline(this._call, this._root) === text.trim();
   }
@@ -133,7 +133,7 @@ export class CallView {
     );
   }
 
-  /** False for an output that repeats another part: the editor's diff, or the end of the run. */
+  /** Return false for an output that repeats another part: the editor's diff, or the end of the run. */
   private _saysMore(result: ICallFinished): boolean {
     const tool = toolOf(this._call);
     const repeats = tool === 'edit' ? this._call.arguments?.command !== 'view' : tool === 'submit';

@@ -27,7 +27,7 @@ export class CalmRow {
     this.setOpen(false);
   }
 
-  /** Stand for these steps. */
+  /** Show this row in place of these steps. */
   show(calm: ICalmSteps, views: StepView[]): void {
     const shown = new Set(views);
     this._views.filter(view => !shown.has(view)).forEach(view => view.setFolded(false));

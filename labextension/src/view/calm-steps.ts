@@ -18,15 +18,15 @@ const LEVELS = ['read', 'change', 'save'] as const;
 export interface ICalmSteps {
   steps: IStep[];
   words: string;
-  /** Their tokens and seconds together. */
+  /** Tokens and seconds of all these steps together. */
   figures: string;
 }
 
-/** A step among its neighbours: a level of calm, or the same failure again; empty if it stands alone. */
+/** Kind of a step: a level of calm, `same` if it failed as the step before, or empty if it always stands alone. */
 export type CalmKind = (typeof LEVELS)[number] | 'same' | '';
 type Folded = 'calm' | 'same' | '';
 
-/** From where to where steps of these kinds are one row. `running`: more come. */
+/** Return the ranges of steps that share a row, as start and exclusive end. `running` is true if steps may follow. */
 export function calmGroups(kinds: readonly CalmKind[], running: boolean): [number, number][] {
   if (kinds.length <= CALM.fits) {
     return [];
@@ -41,9 +41,10 @@ export function calmGroups(kinds: readonly CalmKind[], running: boolean): [numbe
   return levels.find(groups => rows(groups) <= CALM.fits) ?? levels[levels.length - 1];
 }
 
-/** From where to where neighbours of one kind are worth a row. */
+/** Return the ranges of neighbours of one kind that are long enough for a row. */
 function grouped(kinds: readonly Folded[]): [number, number][] {
-  const least = { calm: CALM.least, same: CALM.least - 1, '': Infinity }; // the first of the same stands before them
+  // The first of equal failures stands alone before the row, so the row itself may have one step less.
+  const least = { calm: CALM.least, same: CALM.least - 1, '': Infinity };
   const found: [number, number][] = [];
   for (let from = 0; from < kinds.length;) {
     let to = from + 1;
@@ -77,7 +78,7 @@ function failureOf(step: IStep, root: string, host: IHost): string {
   return JSON.stringify(wrong.map(call => [headline(call, root), failureText(call, host)]));
 }
 
-/** The names of the files that a step changed or saved, as far as it tells. */
+/** Return the names of the files that a step changed or saved, as far as its events name them. */
 function changedNames(step: IStep): string[] {
   const changes = step.calls.flatMap(call => call.result?.changes.slice(0, LIMITS.changes) ?? []);
   let paths = [...changes, ...step.artifacts.slice(0, LIMITS.changes)].map(one => one.path);
@@ -87,7 +88,7 @@ function changedNames(step: IStep): string[] {
   return [...new Set(paths.map(path => oneLine(path.slice(path.lastIndexOf('/') + 1), LIMITS.name)))];
 }
 
-/** The file of an edit; empty for another call. */
+/** Return the path of the file that an edit changes; empty for any other call. */
 function edited(call: ICall): string {
   const { command, path } = call.arguments ?? {};
   return toolOf(call) === 'edit' && command !== 'view' && typeof path === 'string' ? path : '';

@@ -1,4 +1,4 @@
-/** Causes of a result: losses of each step, the files it was made with, the model's request, the attempt before. */
+/** Causes of a step's result: lost data, the files that the step used, the model's request, the earlier attempt. */
 
 import { answerChain, renderChain } from './answer-chain';
 import { h } from './dom';
@@ -12,9 +12,9 @@ import { renderRequestSeen } from './request-seen';
 import { IChip } from './step-line';
 import { warningText } from './warning-text';
 
-/** Warnings of a step that its line shows. */
+/** Maximum number of warnings in a step's line. */
 const CHIPS = 2;
-/** Names of given files that are looked for in commands. */
+/** Maximum number of given files whose names are searched for in commands. */
 const GIVEN_MOST = 1000;
 
 export class Cause {
@@ -32,7 +32,7 @@ export class Cause {
     this._earlier = new EarlierAttempt(_trajectory);
   }
 
-  /** Take a step into account that has changed. */
+  /** Take a changed step into account. */
   take(step: IStep): void {
     const { sandbox, start } = this._trajectory;
     if (!this._history.root && sandbox?.root) {
@@ -42,23 +42,23 @@ export class Cause {
     this._history.take(step);
   }
 
-  /** Show the chips as they are now. */
+  /** Show the present chips. */
   update(): void {
     this.facts.update(this._history);
   }
 
-  /** The run is on another branch. */
+  /** Forget all steps, because the run is on another branch. */
   reset(): void {
     this._history = new FileHistory();
     this.facts.reset();
   }
 
-  /** True for a step that succeeded and still lost data or printed an error. */
+  /** Return true for a step that succeeded and still lost data or printed an error. */
   warns(step: IStep): boolean {
     return this._history.warnings.has(step.number);
   }
 
-  /** True for a step that changed a file: the one of `path`, or any if it is empty. */
+  /** Return true for a step that touched the file `path`, or, if `path` is empty, that changed any file. */
   touches(step: IStep, path: string): boolean {
     if (path) {
       return !!this._history.files.get(path)?.some(event => event.step === step.number);
@@ -72,14 +72,14 @@ export class Cause {
     return chain.length ? renderChain(chain, this._host, step => this._actions.goTo(step)) : null;
   }
 
-  /** The step that replaced a file of the output folder which another step had made; null when none did. */
+  /** Return the last step that changed a file of the output folder after another step; null if there is none. */
   replacedIn(path: string): number | null {
     const events = this._history.files.get(`output/${path}`)?.filter(event => event.change) ?? [];
     const [first, last] = [events[0], events[events.length - 1]];
     return events.length > 1 && first.step !== last.step ? last.step : null;
   }
 
-  /** The chips of a step's line with its warnings, in place of those that only name the same files. */
+  /** Return the chips of a step's line: its warnings, then `chips` without those that only name the same files. */
   chips(step: IStep, chips: IChip[]): IChip[] {
     const warnings = this._history.warnings.get(step.number);
     if (!warnings) {

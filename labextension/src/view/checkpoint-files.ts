@@ -77,7 +77,7 @@ export class CheckpointFilesView {
     });
   }
 
-  /** Render a file like those that a run keeps: its content is the model's. */
+  /** Render a file like the files that a run keeps, because its content comes from the model too. */
   private _render(file: IOldFile, data: Uint8Array): HTMLElement {
     const mime = isText(data) ? 'text/plain' : 'application/octet-stream';
     const artifact = { id: `${this._checkpoint}:${file.path}`, path: file.path, mime, size: file.size, sha256: '' };

@@ -9,7 +9,7 @@ import { IHost } from './host';
 import { bodyOf, streamsOf } from './observation';
 import { markDifferences } from './text-diff';
 
-/** Steps that are shown; and characters of each text within them. */
+/** Maximum number of shown steps, and maximum characters of each text in a step and of the answer. */
 const STEPS_MOST = 200;
 const TEXT_MOST = 2000;
 const ANSWER_MOST = 600;
@@ -50,7 +50,7 @@ export function renderComparison(left: Trajectory, head: Trajectory, host: IHost
 type Pair = [IStep | undefined, IStep | undefined];
 type Parts = (HTMLElement | string)[];
 
-/** Attempts of one run number their steps alike. */
+/** Pair the steps of two attempts by their numbers, because attempts of one run number their steps alike. */
 function aligned(left: Trajectory, head: Trajectory): Pair[] {
   const other = new Map(head.steps.map(step => [step.number, step]));
   const numbers = new Set([...left.steps, ...head.steps].map(step => step.number));
@@ -68,7 +68,7 @@ function same([one, other]: Pair): boolean {
   return !!one && !!other && JSON.stringify(told(one)) === JSON.stringify(told(other)) && one.thought === other.thought;
 }
 
-/** Return the answers with their differences marked; without an answer the state. */
+/** Return the answers with their differences marked. In place of a missing answer, return the state. */
 function answers(left: Trajectory, head: Trajectory, host: IHost): [Parts, Parts] {
   const { trans } = host;
   const [one, other] = [left, head].map(run => run.finish?.answer ?? null);
@@ -87,7 +87,7 @@ function answers(left: Trajectory, head: Trajectory, host: IHost): [Parts, Parts
   return [told(left, one), told(head, other)];
 }
 
-/** Steps that are the same fold into one row. */
+/** Return the rows of the table. Neighbouring pairs of equal steps share a row. */
 function bodyRows(rows: Pair[], first: number, host: IHost): HTMLElement[] {
   const { trans } = host;
   const made: HTMLElement[] = [];
@@ -131,7 +131,7 @@ function oneStep(step: IStep | undefined, host: IHost): HTMLElement[] {
   return textsOf(step, host).map(text => renderText(text.css, [text.text], text.edited, host));
 }
 
-/** The texts of two steps beside each other, each pair with what differs marked. */
+/** Return the texts of two steps, with the differences of each pair of texts marked. */
 function bothSteps(one: IStep, other: IStep, host: IHost): [HTMLElement[], HTMLElement[]] {
   const [mine, theirs] = [textsOf(one, host), textsOf(other, host)];
   const marked = mine.map((text, place) => markDifferences(text.text, theirs[place]?.text ?? text.text));
@@ -160,7 +160,7 @@ function textsOf(step: IStep, host: IHost): IText[] {
   });
 }
 
-/** The output as the card shows it, with the end of a call that failed. */
+/** Return the output as the card shows it, with the end of a call that failed. */
 function outputOf(call: ICall, host: IHost): string {
   const { background, stdout, stderr } = streamsOf(call);
   return [background, stdout, stderr, failed(call) ? endingOf(call, host) : ''].filter(part => part).join('\n');

@@ -25,7 +25,7 @@ export class ControlBar {
       'aria-label': trans('Message to the model'),
       'data-lm-suppress-shortcuts': 'true'
     });
-    // JupyterLab keeps a form within an output from being submitted by the key alone.
+    // JupyterLab prevents the Enter key from submitting a form in an output.
     onEnter(this._say, () => this._sendWords());
     const end = () => this._do(() => _controls.stop(), trans('Stopping…'));
     const stop = makeButton(trans('Stop'), end, { class: 'lsn-stop' });
@@ -44,7 +44,7 @@ export class ControlBar {
     );
   }
 
-  /** Follow what was decided, here or elsewhere; at a call that waits, its own panel has the buttons. */
+  /** Show the newest decision, made here or elsewhere. While a call is held, the call's own panel has the buttons. */
   update(decided: readonly IControlled[], held: boolean): void {
     if (decided.length !== this._known) {
       this._known = decided.length;

@@ -5,7 +5,7 @@
 
 import type { IHost } from './host';
 
-/** Characters of a command that are checked, and marks that are made. */
+/** Maximum number of checked characters of a command, and of marked dangers. */
 export const MAX_CHECKED_CHARACTERS = 20_000;
 const MARKS_MOST = 20;
 
@@ -17,7 +17,7 @@ interface IRule {
   outside?: boolean;
 }
 
-/** The table, but for `>`, `mv` and `cp`: these are dangerous only over a file that exists. */
+/** All rules except those for `>`, `mv` and `cp`, which are dangerous only if they overwrite a file. */
 const RULES: readonly IRule[] = [
   { pattern: /(?<![\w-])(?:rm|shred|unlink)(?:[ \t]+-[-\w=]{1,30}){0,8}(?=\s)/g, text: 'It deletes files.' },
   { pattern: /\bfind\b[^\n;|&]{0,100}[ \t]-delete\b/g, text: 'It deletes files.' },
@@ -67,9 +67,9 @@ export interface IDanger {
 }
 
 /**
- * The dangerous parts of a command, in their order; none overlaps another.
+ * Return the dangerous parts of a command, in their order. No two parts overlap.
  *
- * `exists` says whether the record knows a file of that path, which `>`, `mv` or `cp` would overwrite.
+ * `exists` returns true if the record knows a file at a path, which `>`, `mv` or `cp` would overwrite.
  */
 export function dangersOf(command: string, exists: (path: string) => boolean, host: IHost): IDanger[] {
   const { trans } = host;
@@ -109,7 +109,7 @@ export function dangersOf(command: string, exists: (path: string) => boolean, ho
   return kept;
 }
 
-/** The path that `mv` or `cp` with these arguments overwrites if it exists; '' if there is none. */
+/** Return the path that `mv` or `cp` with these arguments overwrites if it exists; '' if there is no such path. */
 function lastPath(words: string[]): string {
   const paths = words.filter(word => !word.startsWith('-')).map(word => word.replace(/^["']|["']$/g, ''));
   return paths.length > 1 && !words.some(word => KEEPING.test(word)) ? paths[paths.length - 1] : '';

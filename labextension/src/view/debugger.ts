@@ -15,7 +15,7 @@ import { SettingsForm } from './settings-form';
 
 export interface IPausePoint {
   held: ICallHeld;
-  /** The call that is held; none when the record does not tell. */
+  /** The call that is held; null if the record lacks it. */
   call: ICall | null;
   /** The model's text with the call. */
   thought: string;
@@ -29,15 +29,15 @@ export interface IPausePoint {
   outside: boolean;
   /** The MCP server that executes the call, and its place; '' for other calls. */
   place: string;
-  /** True if the record knows a file at a path. */
+  /** Return true if the record knows a file at a path. */
   exists(path: string): boolean;
-  /** The button that sets a breakpoint for such calls; null where none fits. */
+  /** The button that sets a breakpoint for such calls; null if no breakpoint fits. */
   always: HTMLElement | null;
 }
 
-/** Characters of what the model said with the call. */
+/** Maximum shown characters of the model's text with the call. */
 const THOUGHT_MOST = 600;
-/** Refused hosts that have buttons. */
+/** Maximum number of refused hosts that have buttons. */
 const HOSTS_MOST = 5;
 
 export class PausePanel {
@@ -45,7 +45,7 @@ export class PausePanel {
   private _status = h('span', { class: 'lsn-count', role: 'status' });
   private _form = h('div', { class: 'lsn-stop-form', hidden: true });
   private _open: HTMLButtonElement | null = null;
-  /** Returns a sentence for a person who wrote into the open form and presses another button; '' for an empty form. */
+  /** Function that returns a warning if the open form has unsent text, else ''. Other buttons show it. */
   private _unsent = () => '';
   private _deciding = false;
 
@@ -68,7 +68,7 @@ export class PausePanel {
     this.node.addEventListener('keydown', event => this._key(event));
   }
 
-  /** Run the call, and pause only where something else asks for it. */
+  /** Run the call, and continue until a rule or a person asks for another pause. */
   continue(): void {
     this._doAsProposed(call => this._decisions.continue(call));
   }
@@ -170,7 +170,7 @@ export class PausePanel {
     );
   }
 
-  /** "It deletes files. Docker sandbox, no network; you can rewind afterwards." */
+  /** Return for example "It deletes files. Docker sandbox, no network; you can rewind afterwards." */
   private _consequence(dangers: IDanger[]): string {
     const { trans } = this._host;
     const { protection, kept } = this.stop;
@@ -306,7 +306,7 @@ export class PausePanel {
     );
   }
 
-  /** A button that opens a form below, and closes it. */
+  /** Return a button that opens a form below, and closes it again. */
   private _opens(label: string, make: () => HTMLElement[]): HTMLButtonElement {
     const button = this._button(label, () => {
       const open = this._open !== button;
@@ -361,7 +361,7 @@ export class PausePanel {
     this._status.textContent = errorText(error);
   }
 
-  /** For pages without commands of their own; elsewhere these keys are commands. */
+  /** Handle F9 and F10 on pages without commands. In JupyterLab, these keys are commands. */
   private _key(event: KeyboardEvent): void {
     const actions: Record<string, () => void> = { F9: () => this.continue(), F10: () => this.step() };
     const plain = !event.ctrlKey && !event.metaKey && !event.altKey && !event.shiftKey;
@@ -373,7 +373,7 @@ export class PausePanel {
   }
 }
 
-/** A text with its dangerous parts marked. */
+/** Return a text with its dangerous parts marked. */
 function marked(text: string, dangers: IDanger[]): (HTMLElement | string)[] {
   const parts: (HTMLElement | string)[] = [];
   let at = 0;

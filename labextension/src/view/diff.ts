@@ -1,4 +1,4 @@
-/** A unified diff, line by line, coloured, with the numbers of its lines. Long ones are cut until asked for. */
+/** A unified diff, line by line, coloured, with line numbers. A long diff is cut until a click. */
 
 import { h, makeButton, plainText } from './dom';
 import { formatCount } from '../formatting';
@@ -6,7 +6,7 @@ import { highlight } from './highlight';
 import { IHost } from './host';
 
 const LINES_SHOWN = 400;
-/** Lines that are highlighted; each one alone, so that a text over several lines may have wrong colours. */
+/** Maximum number of highlighted lines. Each line is highlighted alone, so a text over several lines may look wrong. */
 const LINES_HIGHLIGHTED = 200;
 const PLACE = /^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@/;
 
@@ -16,7 +16,7 @@ interface ILine {
   text: string;
 }
 
-/** The diff. Of a file that was made, nothing but its lines. */
+/** Render a diff. */
 export function renderDiff(diff: string, host: IHost, language: string | null = null): HTMLElement {
   const { trans } = host;
   const lines = linesOf(diff);
@@ -35,7 +35,7 @@ export function renderDiff(diff: string, host: IHost, language: string | null = 
   return box;
 }
 
-/** Parse the diff, without the names of the two sides; they stand above it. */
+/** Parse a diff, without the names of the two files, which are shown above the diff. */
 function linesOf(diff: string): ILine[] {
   const all = diff.replace(/\n$/, '').split('\n');
   const lines: ILine[] = [];

@@ -1,9 +1,9 @@
-/** Making elements. Text goes in as text: nothing here, and nothing that uses it, ever parses HTML. */
+/** Functions that make elements. Text is inserted as text: this module never parses HTML. */
 
 type Child = Node | string | null | undefined | false;
 type Attributes = Record<string, string | number | boolean | EventListener | null | undefined>;
 
-/** An element with attributes (`onclick`... take functions) and children (strings become text). */
+/** Return an element with attributes (`onclick`... take functions) and children (strings become text). */
 export function h<K extends keyof HTMLElementTagNameMap>(
   tag: K,
   attributes: Attributes = {},
@@ -38,7 +38,7 @@ export function makeButton(
   return h('button', { type: 'button', onclick, ...attributes }, label, ...children);
 }
 
-/** Call `action` at Enter in an input; the page and JupyterLab get no such key. */
+/** Call `action` at Enter in an input. The page and JupyterLab do not get this key. */
 export function onEnter(input: HTMLInputElement, action: () => void): void {
   input.addEventListener('keydown', event => {
     if (event.key === 'Enter' && !event.isComposing) {
@@ -49,7 +49,7 @@ export function onEnter(input: HTMLInputElement, action: () => void): void {
   });
 }
 
-/** Put `text` into `node` if it is not there already; text that grew at its end is only appended to. */
+/** Make `text` the text of `node`. If the text only grew at its end, append the new part. */
 export function setText(node: HTMLElement, text: string): void {
   const first = node.firstChild;
   if (first instanceof Text && node.childNodes.length === 1) {
@@ -65,8 +65,8 @@ export function setText(node: HTMLElement, text: string): void {
 }
 
 /**
- * Terminal output without its escape sequences and other characters that a page cannot show; what would reorder letters is
- * written as `\u202e`.
+ * Return terminal output without escape sequences. Other characters that a page cannot show are replaced, and
+ * characters that would reorder letters are written as escapes such as `\u202e`.
  */
 export function plainText(text: string): string {
   return (
@@ -79,7 +79,7 @@ export function plainText(text: string): string {
   );
 }
 
-/** The message of what was thrown, which may be the words of a server or of the sandbox. */
+/** Return the message of an error as plain text, because it may come from a server or a sandbox. */
 export function errorText(error: unknown): string {
   return plainText(error instanceof Error ? error.message : String(error));
 }

@@ -5,7 +5,7 @@ import { IDoubt } from '../generated/events';
 import { Trajectory } from '../trajectory/fold';
 import { IHost } from './host';
 
-/** Doubts that are shown, and characters of one: a record may have any number. */
+/** Maximum number of shown doubts, and of characters of one. A record may have any number. */
 const SHOWN_DOUBTS = 20;
 const DOUBT_CHARACTERS = 300;
 
@@ -22,7 +22,7 @@ export class Doubts {
     this.node.setAttribute('aria-label', _host.trans('Doubts'));
   }
 
-  /** Show the doubts as they are now. */
+  /** Show the present doubts. */
   update(): void {
     const { doubts, steps } = this._trajectory;
     if (doubts === this._drawn && steps.length === this._steps) {
@@ -45,7 +45,7 @@ export class Doubts {
   }
 }
 
-/** A doubt with its step, as it is shown everywhere. Twin of `Doubt.line` in `trajectory/events.py`. */
+/** Return a doubt with its step, as it is shown everywhere. Twin of `Doubt.line` in `trajectory/events.py`. */
 export function doubtLine({ step, until, text }: IDoubt): string {
   if (step === null || step === undefined) {
     return text;

@@ -1,4 +1,4 @@
-/** The call of the attempt before at the same step, with the differing parts marked. */
+/** The call of the same step in the newest earlier attempt, with the differing parts marked. */
 
 import { callText } from './call-summary';
 import { h, plainText } from './dom';
@@ -14,7 +14,7 @@ export class EarlierAttempt {
 
   constructor(private _trajectory: Trajectory) {}
 
-  /** The step with the same number in the newest earlier attempt; null if both attempts share it or it is missing. */
+  /** Return the step of the same number in the newest earlier attempt; null if it is missing, or the same step. */
   of(step: IStep): IStep | null {
     if (!this._trajectory.rewinds.length) {
       return null;
@@ -33,7 +33,7 @@ export class EarlierAttempt {
   }
 }
 
-/** The line; null when the calls are the same. */
+/** Render the earlier call; null if the calls are the same. */
 export function renderEarlierAttempt(step: IStep, earlier: IStep, host: IHost): HTMLElement | null {
   const [mine, other] = [textOf(step), textOf(earlier)];
   if (mine === other) {

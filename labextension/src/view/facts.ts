@@ -19,7 +19,7 @@ export class Facts {
   private _error: HTMLButtonElement;
   private _notes = h('div', { class: 'lsn-notes' });
   private _firstError: number | null = null;
-  /** A resumed run may have another sandbox than before. */
+  /** The sandbox that is shown. A resumed run may have another one. */
   private _shownSandbox: ISandboxReady | null = null;
 
   constructor(
@@ -44,7 +44,7 @@ export class Facts {
     this.update();
   }
 
-  /** The number of the first step that failed, other than by an interruption; null when none did. */
+  /** The number of the first step that failed, interruptions left out; null if no step failed. */
   get firstError(): number | null {
     return this._firstError;
   }
@@ -54,7 +54,7 @@ export class Facts {
     this._firstError = null;
   }
 
-  /** Take steps into account that have changed. */
+  /** Take changed steps into account. */
   touch(steps: Iterable<IStep>): void {
     for (const step of steps) {
       if (stepErred(step) && (this._firstError === null || step.number < this._firstError)) {
@@ -132,7 +132,7 @@ export class Facts {
   }
 }
 
-/** Return true if the isolation isolates. In older records, which do not tell, only `process` does not. */
+/** Return true if the isolation isolates. Older records do not say this: there, every isolation but `process` does. */
 export function isIsolated({ isolates, isolation }: { isolates?: unknown; isolation?: unknown }): boolean {
   return typeof isolates === 'boolean' ? isolates : isolation !== 'process';
 }
@@ -153,7 +153,7 @@ export function protectionLine(protection: Record<string, unknown>, host: IHost)
   return [name, reach].filter(part => part).join(', ');
 }
 
-/** All that protects, as read back from the engine: a line each. */
+/** Return a line for each part of the protection, as the engine reported it. */
 function protectionRows(protection: Record<string, unknown>): HTMLElement[] {
   const { protects, does_not_protect: gaps, details } = protection;
   const memory = protection.memory_bytes;

@@ -12,13 +12,13 @@ import { IHost } from './host';
 import { shortName, warningText } from './warning-text';
 
 export interface IFileFactsActions {
-  /** Bring a step into sight, open. */
+  /** Open a step and scroll to it. */
   goTo(step: number): void;
-  /** Show only the steps that touched this file; all when it is empty. */
+  /** Show only the steps that touched the file `path`, or all steps if `path` is empty. */
   filter(path: string): void;
 }
 
-/** Files with their history below the answer; and numbers of one file, and files of the list, that are shown at first. */
+/** Maximum number of files below the answer, of step numbers of one file, and of files in the list. */
 const FILES_SHOWN = 3;
 const NUMBERS_SHOWN = 6;
 const LISTED = 200;
@@ -83,7 +83,7 @@ export class FileFacts {
     this._toggle = null;
   }
 
-  /** The first files that were made for the person, which are those of the output folder. */
+  /** Return the first files that were made for the person, which are the files of the output folder. */
   private _results(history: FileHistory): string[] {
     const found: string[] = [];
     for (const name of this._trajectory.artifacts.keys()) {
@@ -102,7 +102,7 @@ export class FileFacts {
     );
   }
 
-  /** "mean.txt: made 12, changed 14, 18", each number a link. */
+  /** Render for example "mean.txt: made 12, changed 14, 18", where each number is a link. */
   private _file(name: string, path: string, events: readonly IFileEvent[]): HTMLElement {
     const words: Record<IFileEvent['what'], string> = {
       made: this._host.trans('made'),

@@ -8,7 +8,7 @@ export type FileAction = 'made' | 'changed' | 'removed' | 'refused';
 export interface IFileEvent {
   step: number;
   what: FileAction;
-  /** None when an edit was refused. */
+  /** Null if an edit was refused. */
   change: IFileDiff | null;
 }
 
@@ -16,23 +16,23 @@ export interface IFileEvent {
 export interface IWarning {
   step: number;
   kind: 'shrunk' | 'removed' | 'changed' | 'removed-many' | 'empty' | 'error' | 'same-name';
-  /** The file, relative to the folder of the run; empty when it is about several, or none. */
+  /** Path of the file below the folder of the run; empty if the warning is about several files or no file. */
   path: string;
-  /** Lines or bytes that are gone, or how many files. */
+  /** Number of lines, bytes or files that are gone. */
   count: number;
   unit: 'lines' | 'bytes' | 'files' | '';
 }
 
-/** Files that are remembered; a journal may name any number. */
+/** Maximum numbers of remembered files, of events of a file, and of files with one name. A journal may have more. */
 const FILES_MOST = 5000;
 const EVENTS_MOST = 2000;
 const SAME_NAME_MOST = 20;
-/** Lines, bytes and the share of a file that count as a loss. */
+/** Minimum lines or bytes, and minimum share of a file, whose removal counts as a loss. */
 const LOST_LINES = 10;
 const LOST_BYTES = 1024;
 const LOST_SHARE = 0.1;
 const REMOVED_MANY = 3;
-/** Warnings of one step that are kept; and characters of an output that are searched for an error. */
+/** Maximum number of kept warnings of one step, and of characters of an output that are searched for an error. */
 const WARNINGS_MOST = 20;
 const TAIL_READ = 1500;
 const ERROR_LINE = /^(?:Traceback \(most recent call last\)|fatal|error|FATAL|ERROR):/m;
@@ -47,7 +47,7 @@ export class FileHistory {
   /** Each file by its path below the folder of the run, in the order in which the files were touched first. */
   readonly files = new Map<string, IFileEvent[]>();
   readonly warnings = new Map<number, IWarning[]>();
-  /** Paths of these files and of given ones, by the path and by its last part. */
+  /** Paths of these files and of given files, by the whole path and by its last part. */
   readonly byName = new Map<string, string[]>();
   /** Number of files that were made, changed or removed. */
   changed = 0;
@@ -70,12 +70,12 @@ export class FileHistory {
     }
   }
 
-  /** The path without the folder of the run. */
+  /** Return the path without the folder of the run. */
   below(path: string): string {
     return this.root && path.startsWith(`${this.root}/`) ? path.slice(this.root.length + 1) : path;
   }
 
-  /** True for a file that existed before the first step. */
+  /** Return true for a file that existed before the first step. */
   given(path: string): boolean {
     const first = this.files.get(path)?.[0];
     return !!first && (first.what === 'changed' || first.what === 'removed');
@@ -89,7 +89,7 @@ export class FileHistory {
     }
     for (const change of result.changes) {
       const path = this.below(change.path);
-      // An edit names its file and shows its diff: only what a command does unseen needs a warning.
+      // An edit names its file and shows its diff. Only changes by a command, which nobody sees, need a warning.
       if (typeof edited !== 'string') {
         warnings.push(...this._lossOf(step, path, change, call));
       }

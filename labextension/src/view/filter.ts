@@ -1,4 +1,4 @@
-/** Searching, filtering, opening and jumping: the bar above the steps. */
+/** The bar above the steps, with which a reader searches, filters and opens steps, and jumps to problems. */
 
 import { visibleName } from '../artifacts/names';
 import { Cause } from './cause';
@@ -12,11 +12,11 @@ export interface IFilter {
   errorsOnly: boolean;
   /** Only steps that changed a file. */
   changesOnly: boolean;
-  /** Only steps that touched this file; all when it is empty. */
+  /** Only steps that touched this file; all steps if empty. */
   path: string;
 }
 
-/** True for a step that the filter lets through. */
+/** Return true for a step that the filter lets through. */
 export function matches(view: StepView, filter: IFilter, cause: Cause): boolean {
   return (
     (!filter.errorsOnly || view.failed) &&
@@ -106,7 +106,7 @@ export class Bar {
     return !!text || !!tool || errorsOnly || changesOnly || !!path;
   }
 
-  /** Show only the steps that touched a file; all when it is empty. */
+  /** Show only the steps that touched the file `path`, or all steps if `path` is empty. */
   setPath(path: string): void {
     this._path = path;
     this._pathChip.hidden = !path;
@@ -118,7 +118,7 @@ export class Bar {
     this._actions.filter(this.filter);
   }
 
-  /** Close all steps when one is open, else open them. */
+  /** Close all steps if any is open, else open all. */
   toggleFold(): void {
     this._actions.foldAll(this._actions.anyOpen());
     this.update();
@@ -135,7 +135,7 @@ export class Bar {
     }
   }
 
-  /** A tool has been used: it can be filtered by. */
+  /** Add a used tool to the choices of the filter. */
   addTool(tool: string): void {
     if (!this._tools.has(tool)) {
       this._tools.add(tool);

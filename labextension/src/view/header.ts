@@ -8,7 +8,7 @@ import { Away } from '../trajectory/status';
 
 /** The style of each meaning. */
 const KINDS = { ok: 'done', bad: 'error', plain: 'plain', wait: 'wait', run: 'live', away: 'away' };
-/** Characters of a task that fits its line; a longer one can be unfolded. */
+/** Maximum characters of the task in the line. A longer task can be unfolded. */
 const TASK_LINE = 300;
 
 export class Header {
@@ -28,7 +28,7 @@ export class Header {
     this.node = h('header', { class: 'lsn-header' }, this._state, this._task, this.actions);
   }
 
-  /** Show the run as it is now; `live` while more may come, `away` while who tells of it is silent. */
+  /** Show the present state. `live` is true while more events may come; `away` names the part that does not answer. */
   update(live: boolean, away: Away): void {
     const { start } = this._trajectory;
     const { words, meaning } = this._trajectory.status.runState(live, this._host.trans, away);

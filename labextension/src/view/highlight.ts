@@ -9,7 +9,7 @@ import { createLowlight } from 'lowlight';
 import { suffix } from '../artifacts/names';
 import { h, setText } from './dom';
 
-/** Characters that are highlighted; longer code stays plain, for a hostile one can take its time. */
+/** Maximum characters of highlighted code. Longer code stays plain, because hostile code could keep the page busy. */
 const MOST_CHARACTERS = 20_000;
 
 const lowlight = createLowlight({ bash, json, python, xml, yaml });
@@ -29,12 +29,12 @@ const LANGUAGES = new Map([
   ['.yml', 'yaml']
 ]);
 
-/** The language of a file, by its name; null when it is none of those known here. */
+/** Return the language of a file, by its name; null for an unknown language. */
 export function languageOf(path: string): string | null {
   return LANGUAGES.get(suffix(path)) ?? null;
 }
 
-/** Put `code` into `node`, coloured where its language is known. The colours come when the page has time for them. */
+/** Put `code` into `node`, coloured if its language is known. The colours come when the page has time for them. */
 export function highlight(code: string, language: string | null, node: HTMLElement): void {
   setText(node, code);
   if (!language || code.length > MOST_CHARACTERS) {
@@ -54,7 +54,7 @@ export function highlight(code: string, language: string | null, node: HTMLEleme
 
 type Token = ReturnType<typeof lowlight.highlight>['children'][number];
 
-/** The classes are those of the highlighter, never of the code. */
+/** Convert a token to an element. Its classes come from the highlighter, never from the code. */
 function element(token: Token): Node | string {
   if (token.type !== 'element') {
     return token.type === 'text' ? token.value : '';

@@ -13,9 +13,9 @@ import { stepLink } from './step-link';
 import { IChosen } from './timeline';
 
 export interface IHistoryActions {
-  /** Say what was done, when the panel is gone because of it. */
+  /** Show the result of an action after which the panel is gone. */
   told(text: string): void;
-  /** The run was rewound: show how it continues. */
+  /** Show how the run continues, because it was rewound. */
   rewound(): void;
   close(): void;
 }
@@ -53,7 +53,7 @@ export class HistoryPanel {
     this._begin(action);
   }
 
-  /** The files kept at this step: its own checkpoint, else the newest before it, since it then changed nothing. */
+  /** Id of the checkpoint with the files of this step; null if no files are kept. See `filesAt`. */
   get checkpoint(): string | null {
     return filesAt(this._chosen.trajectory, this._chosen.number);
   }
@@ -133,7 +133,7 @@ export class HistoryPanel {
     }
   }
 
-  /** Against any other step of the present attempt; at first against the one before. */
+  /** Show the changes since another step of the present attempt, at first since the step before. */
   private _showChanges(): void {
     const { trans } = this._host;
     const { number } = this._chosen;
@@ -214,7 +214,7 @@ export class HistoryPanel {
     }
   }
 
-  /** "Fork created. Open, Continue" */
+  /** Render a banner: "Fork created", with the buttons Open and Continue. */
   private _forked(travel: ITimeTravel, folder: string | null): HTMLElement {
     const { trans, linkRun } = this._host;
     const told = h('span', { role: 'status' });
@@ -254,13 +254,16 @@ export class HistoryPanel {
   }
 }
 
-/** The checkpoint with the files of a step: its own, else the newest before it; null when none is kept. */
+/**
+ * Return the id of the checkpoint with the files of a step: its own, or the newest earlier one, because a step without
+ * a checkpoint changed no file. Null if no checkpoint is kept.
+ */
 export function filesAt(trajectory: Trajectory, number: number): string | null {
   let found: string | null = null;
   let at = -1;
   for (const [step, { checkpoint, after_step }] of trajectory.checkpoints) {
     if (step <= number && step >= at) {
-      // a rewind of only the conversation has kept later files than those of its step
+      // after a rewind of only the conversation, the sandbox still has later files than the step had
       const own = step === number ? (after_step ?? checkpoint) : checkpoint;
       [found, at] = [own || null, step];
     }

@@ -1,4 +1,4 @@
-/** Services of a host (Lab, Notebook, the cell's panel, an exported page) for the view. Optional ones may be missing. */
+/** Services of a host (Lab, Notebook, the cell's panel, an exported page) for the view. A host may lack some. */
 
 import type { IKeyPlaces } from './keys';
 
@@ -13,7 +13,7 @@ export interface IArtifactContent {
   data?: Uint8Array;
   mime: string;
   preview?: ITablePreview;
-  /** The reason in words if there are no bytes. */
+  /** The reason in words if `data` is missing. */
   omitted?: string;
 }
 
@@ -21,36 +21,36 @@ export interface IControls {
   stop(): Promise<void>;
   pause(): Promise<void>;
   resume(): Promise<void>;
-  /** Say something to the agent; it reads it before its next reply. */
+  /** Say something to the model, which reads it before its next reply. */
   say(text: string): Promise<void>;
 }
 
-/** Settings from the next request on; missing ones stay as they are. */
+/** Settings that apply from the next request on. Missing settings stay as they are. */
 export interface IChangedSettings {
   model?: string;
   settings?: Record<string, unknown>;
   limits?: Record<string, unknown>;
-  /** In place of all breakpoints in force. */
+  /** Breakpoints that replace all breakpoints in force. */
   breakpoints?: string[];
   /** `auto`: no call waits for an approval any more. */
   approve?: 'ask' | 'edits' | 'auto';
   /** Hosts that the sandbox may reach from now on, as HOST:PORT. */
   allow?: string[];
-  /** Hosts to each of which one connection is let through. */
+  /** Hosts that may each get one connection. */
   allow_once?: string[];
 }
 
-/** Decisions about the held call; `call` is its id, so that no decision hits the next one. */
+/** Decisions about the held call. `call` is the call's id, so that a late decision never applies to the next call. */
 export interface IDecisions {
-  /** Execute it and resume. */
+  /** Execute the call and resume. */
   continue(call: string): Promise<void>;
-  /** The same, and stop at the next place where a run can stop. */
+  /** Execute the call, and pause at the next place where a run can pause. */
   step(call: string): Promise<void>;
-  /** Execute this in its place. */
+  /** Execute the call with the arguments `values`. */
   edit(call: string, values: Record<string, unknown>): Promise<void>;
-  /** Execute nothing; the model reads this as the call's result. */
+  /** Do not execute the call. The model reads `observation` as its result. */
   skip(call: string, observation: string): Promise<void>;
-  /** The model reads this in place of what came back. */
+  /** Let the model read `text` in place of the call's result. */
   observe(call: string, text: string): Promise<void>;
   change(changed: IChangedSettings): Promise<void>;
 }
@@ -94,13 +94,13 @@ export interface IFileChanges {
   incomplete: string;
 }
 
-/** The files of earlier steps, read from what the host keeps of the run and never from the sandbox. */
+/** The files of earlier steps, read from the history that the host keeps of the run, and never from the sandbox. */
 export interface IHistory {
-  /** A folder; where the run works when `path` is empty. */
+  /** Read a folder; if `path` is empty, the folder in which the run works. */
   files(checkpoint: string, path: string): Promise<IOldFolder>;
   read(checkpoint: string, path: string): Promise<Uint8Array>;
   changes(from: string, to: string): Promise<IFileChanges>;
-  /** A unified diff, or in `note` why there is none. */
+  /** Return a unified diff, or, in `note`, the reason why there is none. */
   diff(from: string, to: string, path: string): Promise<{ diff: string | null; note: string }>;
 }
 
@@ -118,7 +118,7 @@ export interface IRewindPreview {
   own: IRewindPaths;
   /** Paths that were changed since, not by a step of this run. */
   others: IRewindPaths;
-  /** The author of `others`, for a sentence. */
+  /** Words, for use in a sentence, that name who changed `others`. */
   by: string;
   /** The unknown part, in words. */
   incomplete: string;
@@ -132,32 +132,32 @@ export interface IForkMade {
   folder: string;
 }
 
-/** The beginning of a resumed run. */
+/** Options for the beginning of a resumed run. */
 export interface IResumeOptions {
-  /** Something to say to the model. */
+  /** Message to the model. */
   say?: string;
   /** Arguments of the next call, in place of those that the model proposed. */
   edit?: Record<string, unknown>;
-  /** Another run than this one: a fork. */
+  /** Name of a fork, which is resumed in place of this run. */
   run?: string;
 }
 
-/** Rewinding, continuing and forking a run, with the kernel that ran it. */
+/** Time travel: rewind, continue or fork a run, with the kernel that ran it. */
 export interface ITimeTravel {
   /** Preview a rewind; null if the host does not know more than `IHistory`. */
   preview?(step: number, what: RewindWhat): Promise<IRewindPreview | null>;
-  /** Says in words what was done. `others`: changes of other runs may be undone too. */
+  /** Rewind the run, and return what was done, in words. `others`: changes by other runs may be undone too. */
   rewind(step: number, what: RewindWhat, others: boolean): Promise<string>;
-  /** Undo the newest rewind. Says in words what was done. */
+  /** Undo the newest rewind, and return what was done, in words. */
   undo(others: boolean): Promise<string>;
-  /** A second run from the end of a step; null when the host does not know its name. */
+  /** Create a second run from the end of a step. Null if the host does not know the name of the new run. */
   fork(step: number): Promise<IForkMade | null>;
   /** Resume the run; resolves when it has ended or waits again. */
   resume?(options: IResumeOptions): Promise<void>;
 }
 
 export interface IHost {
-  /** The content of a file of the output folder; null when it is not there. */
+  /** Return the content of a file of the output folder; null if the file is missing. */
   artifact(path: string): Promise<IArtifactContent | null>;
   /** Translate; `%1`, `%2`... stand for the arguments. */
   trans(text: string, ...args: (string | number)[]): string;
@@ -173,15 +173,15 @@ export interface IHost {
   renderAnsi?(text: string, node: HTMLElement): void;
   /** Present while the run can be controlled. */
   controls?: IControls;
-  /** Present where a held call can be decided about. */
+  /** Present where a person can decide about a held call. */
   decisions?: IDecisions;
   /** Present where the files of earlier steps can be read. */
   history?: IHistory;
   /** Present where the run can be rewound. */
   timeTravel?: ITimeTravel;
-  /** Bring in what was recorded of a run that is over since it was shown. */
+  /** Show the events that were recorded of an ended run after it was shown. */
   refresh?(): Promise<void>;
-  /** Make `link` lead to another run, given the name of its folder beside this one's; absent where that cannot be. */
+  /** Make `link` lead to the run in the neighbouring folder `folder`. Absent if the host cannot open other runs. */
   linkRun?(link: HTMLAnchorElement, folder: string): void;
   /** Keys in addition to the view's. */
   readonly keys?: IKeyPlaces;

@@ -1,9 +1,9 @@
-/** The list of keys, over the page until it is closed. */
+/** The list of keys, shown over the page until a person closes it. */
 
 import { h, makeButton } from './dom';
 import { Trans } from '../formatting';
 
-/** Places with more keys than the view's: a tab of its own, JupyterLab and Notebook. */
+/** Places in which there are more keys than in every view: a tab of its own, and JupyterLab or Notebook. */
 export interface IKeyPlaces {
   tab?: boolean;
   lab?: boolean;
@@ -15,7 +15,7 @@ function keys(trans: Trans, { tab, lab }: IKeyPlaces): [string, string][] {
     lab && ['F10', trans('Continue to the next call or result')],
     lab && ['Shift+F9', trans('End the run that waits for you')],
     tab && ['↓  →', trans('Next step')],
-    tab && ['↑  ←', trans('Step before')],
+    tab && ['↑  ←', trans('Previous step')],
     tab && ['Home  End', trans('First step, last step')],
     tab && ['p', trans('Large type, to show it to a class; Esc ends it')],
     ['e', trans('Next problem: an error or a warning')],
@@ -27,7 +27,7 @@ function keys(trans: Trans, { tab, lab }: IKeyPlaces): [string, string][] {
   return all.filter((one): one is [string, string] => !!one);
 }
 
-/** Show the list within `place`; the keyboard goes back to where it was when it is closed. */
+/** Show the list within `place`. After it is closed, the focus returns to the earlier element. */
 export function showKeys(place: HTMLElement, trans: Trans, places: IKeyPlaces): void {
   if (place.querySelector('dialog.lsn-keys')) {
     return;

@@ -1,6 +1,6 @@
 /**
- * The list of steps, in groups: so another step does not cause a layout of the whole run, and only the steps of
- * groups near the visible part are checked one by one.
+ * The list of steps, in groups. Because of the groups, a new step does not cause a layout of the whole run, and only
+ * the steps of groups near the visible part are checked one by one.
  */
 
 import { CalmRow } from './calm-row';
@@ -11,11 +11,11 @@ import { StepView } from './step';
 
 /** Distance from the visible part within which a step's body is kept, so that scrolling finds it there. */
 const MARGIN = '800px 0px';
-/** `scrollMargin` is for a view that scrolls itself; older browsers do not know it, and make a body when a step is in sight. */
+/** `scrollMargin` is for a view that scrolls itself. In browsers without it, only steps in sight have a body. */
 const OPTIONS = { rootMargin: MARGIN, scrollMargin: MARGIN };
-/** Steps that are laid out together. */
+/** Number of steps in a group, which are laid out together. */
 const GROUP = 8;
-/** Bodies out of sight that are kept until there are more of them: then all go at once, and the page is laid out once. */
+/** Maximum number of kept bodies out of sight. If there are more, all are removed at once, for a single layout. */
 const KEPT = 8;
 
 export class StepList {
@@ -91,19 +91,19 @@ export class StepList {
     this.node.replaceChildren();
   }
 
-  /** Hear now what the browser has seen and not yet told: later it would remove a step that a reader has gone to since. */
+  /** Handle now the changes that the browser has not reported yet. Later, a report could remove a step in sight. */
   catchUp(): void {
     this._groupsMoved(this._groupObserver.takeRecords());
     this._stepsMoved(this._stepObserver.takeRecords());
   }
 
-  /** Look at nothing any more. */
+  /** Stop observing the steps. */
   dispose(): void {
     this._groupObserver.disconnect();
     this._stepObserver.disconnect();
   }
 
-  /** A group that was made is near until the browser has said that it is not. */
+  /** Handle groups that came near or left. A new group counts as near until the browser reports the opposite. */
   private _groupsMoved(entries: IntersectionObserverEntry[]): void {
     for (const { target, isIntersecting } of entries) {
       const group = this._groups.get(target);
@@ -137,7 +137,7 @@ export class StepList {
     arrived.forEach(view => view.setNear(true));
   }
 
-  /** These are not near any more. All are measured before the first is changed. */
+  /** Remove the bodies of steps that are not near any more. Measure all of them before the first change. */
   private _leave(views: StepView[]): void {
     views.forEach(view => view.measure());
     views.forEach(view => view.setNear(false));

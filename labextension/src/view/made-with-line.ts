@@ -11,7 +11,7 @@ import { shortName, warningText } from './warning-text';
 const SHOWN_FILES = 12;
 const SHOWN_GIVEN_FILES = 3;
 
-/** The line; null when the step used no file that is known. */
+/** Render the line; null if the step used no known file. */
 export function renderMadeWith(
   step: IStep,
   history: FileHistory,

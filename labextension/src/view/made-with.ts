@@ -1,6 +1,6 @@
 /**
- * The files that a step used: those named in its command, and in the lines that the run wrote into the programs that the
- * command runs. They are searched on demand.
+ * The files that a step used. Their names are in the step's command, or in a program that the command runs, in lines
+ * that the run wrote. They are searched for only when a step is open.
  */
 
 import { FileHistory, IFileEvent } from './file-history';
@@ -8,7 +8,7 @@ import { ICall, IStep } from '../trajectory/fold';
 
 export interface IUsed {
   path: string;
-  /** Its last change before the step, or a later edit that was refused; none when it was given and never touched. */
+  /** Its last change before the step, or a later edit that was refused; null for a given file never touched. */
   event: IFileEvent | null;
   /** `warn`: the step with that change has a warning. `bad`: the edit was refused. */
   mark: '' | 'warn' | 'bad';
@@ -16,7 +16,7 @@ export interface IUsed {
   rewritten: boolean;
 }
 
-/** Characters read of a command, and of all that the run wrote into one program; files and patterns looked at. */
+/** Maximum characters of a command, and of the run's lines in a program, that are read; maximum names and patterns. */
 const READ = 64 * 1024;
 const MAX_NAMES = 2000;
 const PATTERNS_MOST = 50;
@@ -49,7 +49,7 @@ export function madeWith(step: IStep, history: FileHistory): IUsed[] {
     .sort((a, b) => rank(a) - rank(b) || stepOf(b) - stepOf(a));
 }
 
-/** Marked ones come first, then data, programs, what the step wrote again, and what was given and never touched. */
+/** Return the place in the order: marked files, data, programs, files that the step rewrote, files never touched. */
 function rank(used: IUsed): number {
   return !used.event ? 4 : used.mark ? 0 : used.rewritten ? 3 : PROGRAM.test(used.path) ? 2 : 1;
 }
@@ -58,7 +58,7 @@ function stepOf(used: IUsed): number {
   return used.event?.step ?? 0;
 }
 
-/** True if the step only writes this file, as an edit does, and does not run it. */
+/** Return true if the step only writes this file, as an edit does, and does not run it. */
 function written(step: IStep, path: string, history: FileHistory): boolean {
   return step.calls.every(call => {
     const edited = call.arguments?.path;
@@ -81,7 +81,7 @@ function entries(path: string, step: IStep, history: FileHistory): IUsed[] {
   return found;
 }
 
-/** Finds the files that a text names: by their path, by their last part, by a pattern, or as an imported module. */
+/** Search for the files that a text names: by the path, its last part, a pattern, or as an imported module. */
 class Names {
   constructor(
     private _history: FileHistory,
@@ -109,7 +109,7 @@ class Names {
     return [...found];
   }
 
-  /** Files of that path; else of that last part, when the text names no folder or another one. */
+  /** Return the files with this path or name; else those with the same last part, if one path ends with the other. */
   private _named(name: string): string[] {
     const exact = this._known(name);
     if (exact.length) {
@@ -119,7 +119,7 @@ class Names {
     return name === last ? [] : this._known(last).filter(path => name.endsWith(path) || path.endsWith(name));
   }
 
-  /** Files of a name that there were at the step. */
+  /** Return the files with a name that existed at the step. */
   private _known(name: string): string[] {
     return this._history.byName.get(name)?.filter(path => this._there(path)) ?? [];
   }
@@ -139,13 +139,16 @@ class Names {
   }
 }
 
-/** True if the last parts of a path are these, in which `\0` stands for any letters. No regular expression: the work is small. */
+/**
+ * Return true if the last parts of a path are `wanted`, in which `\0` stands for any letters. A regular expression
+ * could take very long.
+ */
 function ends(path: string, wanted: readonly string[]): boolean {
   const names = path.split('/').slice(-wanted.length);
   return names.length === wanted.length && wanted.every((one, at) => fits(names[at], one.split('\0')));
 }
 
-/** True for a name that has these texts in their order, the first at its start and the last at its end. */
+/** Return true for a name that has these texts in their order, the first at its start and the last at its end. */
 function fits(name: string, [first, ...rest]: readonly string[]): boolean {
   const last = rest.pop();
   if (last === undefined || !name.startsWith(first)) {

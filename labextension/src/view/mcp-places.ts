@@ -1,4 +1,4 @@
-/** The servers of tools of MCP, as the record has them, which anyone may have made. */
+/** The MCP servers of a run's tools, as the record names them. Anyone may have made the record. */
 
 interface IRecordedServer {
   inside?: unknown;
@@ -28,7 +28,10 @@ export function serverOf(settings: Record<string, unknown>, tool: string): ITool
   return null;
 }
 
-/** Return the server and its place in words; '' for other tools, and for a replay, which calls no server. Twin of `tool_places`. */
+/**
+ * Return the server of a tool and its place, in words; '' for other tools, and for a replay, which calls no server.
+ * Twin of `tool_places`.
+ */
 export function placeOf(settings: Record<string, unknown>, tool: string): string {
   const server = 'replay_of' in settings || 'rebuilt_from' in settings ? null : serverOf(settings, tool);
   if (!server) {

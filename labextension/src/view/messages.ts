@@ -1,11 +1,11 @@
-/** The messages that the model saw; rendered only when a person looks. */
+/** The messages that the model saw, rendered only when a person opens them. */
 
 import { h, makeButton, plainText } from './dom';
 import { IMessage } from '../trajectory/conversation';
 import { formatCount } from '../formatting';
 import { IHost } from './host';
 
-/** Messages that are shown at first: the newest. */
+/** Number of the newest messages, which are shown at first. */
 const SHOWN_MESSAGES = 40;
 
 export class MessagesView {

@@ -1,4 +1,4 @@
-/** The output of a call, without the words around it for the model: its two streams, and jobs in the background. */
+/** The output of a call: stdout, stderr, and jobs in the background, without the words that the loop adds. */
 
 import { ICall } from '../trajectory/fold';
 import { ICallFinished, Text } from '../generated/events';
@@ -10,7 +10,7 @@ export interface IStreams {
   background: string;
 }
 
-/** The streams of a call that has a result, or of the part of it that has come so far. */
+/** Return the streams of a call, or, while it has no result, the output that has come so far. */
 export function streamsOf(call: ICall): IStreams {
   const { result } = call;
   if (!result) {
@@ -32,7 +32,7 @@ export function bodyOf({ observation, before, after }: ICallFinished): string {
   return observation.slice(start, observation.length - end);
 }
 
-/** A stream, or the part of a large one that is in the record; records of earlier versions may lack it. */
+/** Return a stream, or of a large one the part in the journal. Records of earlier versions may lack streams. */
 export function shown(text: Text | undefined): string {
   return typeof text === 'string' ? text : (text?.preview ?? '');
 }

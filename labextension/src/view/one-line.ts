@@ -3,7 +3,7 @@
 import { plainText } from './dom';
 import { LIMITS } from '../generated/words';
 
-/** The first line that is not blank, with a mark when there is more; `instead` when there is none. */
+/** Return the first line that is not blank, with `…` if there is more text. If all lines are blank, use `instead`. */
 export function oneLine(text: string, most: number, instead = ''): string {
   const lines = shownLines(text, 8 * most);
   const first = lines.findIndex(line => line.trim());
@@ -16,7 +16,7 @@ export function oneLine(text: string, most: number, instead = ''): string {
   return lettersOf(line) > most ? `${short}…` : more ? `${line} …` : line;
 }
 
-/** The first sentence of what the model wrote, without the marks of Markdown. */
+/** Return the first sentence of a model's text, without the marks of Markdown. */
 export function firstSentence(text: string, most: number = LIMITS.sentence): string {
   const lines = shownLines(text, 8 * most).map(line => line.replace(/^\s*(?:#+|>|[-*+]|\d+\.)\s+/, ''));
   const line = lines.find(one => /\p{L}|\p{N}/u.test(one)) ?? '';
@@ -25,13 +25,13 @@ export function firstSentence(text: string, most: number = LIMITS.sentence): str
   return lettersOf(sentence) > most ? `${shortened(sentence, most - 1).trimEnd()}…` : sentence;
 }
 
-/** The last line that is not blank. */
+/** Return the last line that is not blank. */
 export function lastLine(text: string, most: number = LIMITS.ending): string {
   const lines = plainLines(text.slice(-LIMITS.output)).reverse();
   return oneLine(lines.find(line => line.trim()) ?? '', most);
 }
 
-/** The beginning of a text; letters count once, also those of two units. */
+/** Return the first `most` letters of a text. A letter of two UTF-16 units counts once. */
 export function shortened(text: string, most: number): string {
   return text.length <= most
     ? text
@@ -48,14 +48,14 @@ function shownLines(text: string, most: number): string[] {
   return plainLines(shortened(text, most));
 }
 
-/** The lines as a terminal leaves them: a carriage return begins its line again, as progress bars expect. */
+/** Return the lines as a terminal shows them in the end: a carriage return begins its line again. */
 function plainLines(text: string): string[] {
   return plainText(text)
     .split('\n')
     .map(line => line.replace(/\r+$/, '').replace(/^.*\r/, ''));
 }
 
-/** True if a line, the first sentence of a text, has the whole text. */
+/** Return true if `line`, the first sentence of `text`, is the whole text. */
 export function saysAll(line: string, text: string): boolean {
   const plain = text
     .slice(0, 2 * line.length + 40)

@@ -1,4 +1,4 @@
-/** The outcome of the run, before how it went: the answer, or why there is none, and the files that it made. */
+/** The outcome of the run, above its steps: the answer, or why there is no answer, and the files that the run made. */
 
 import { pictureWarning } from '../artifacts/bounds';
 import { addressFor, IArtifact, load } from '../artifacts/content';
@@ -11,18 +11,18 @@ import { IChecked } from '../generated/events';
 import { CHECK_LABELS, UNPROTECTED } from '../generated/words';
 import { IHost } from './host';
 
-/** Files that have a picture of their own here; the others are counted. */
+/** Maximum number of files with a tile here. All others are only counted. */
 const SHOWN_FILES = 12;
-/** Lines of the end of a check's output. */
+/** Number of last lines of a check's output that are shown. */
 const CHECK_LINES = 20;
-/** Bytes of a picture that is also shown small. */
+/** Maximum bytes of a picture that is shown in its tile. */
 const PICTURE_BYTES = 8 * 2 ** 20;
 
 /** The origins of the answer and of the files. */
 export interface IOrigins {
   /** Return the chain of files that led to the answer, each with its step. */
   answerChain(): HTMLElement | null;
-  /** The step that replaced a file that another one had made. */
+  /** Return the last step that changed a file after another step; null if there is none. */
   replacedIn(path: string): number | null;
 }
 
@@ -50,7 +50,7 @@ export class Outcome {
     this.update();
   }
 
-  /** Show the run's end and its files as they are now. */
+  /** Show the present end of the run and its files. */
   update(): void {
     const { finish } = this._trajectory;
     const told = finish && JSON.stringify([finish.answer, finish.error]);
@@ -77,7 +77,7 @@ export class Outcome {
     }
   }
 
-  /** The newest check: its verdict, its command, and the end of its output, unfolded when it failed. */
+  /** Show the newest check: its verdict, its command, and the end of its output, unfolded if the check did not pass. */
   private _showCheck(check: IChecked | null): void {
     this._check.hidden = !check;
     if (check === this._checked) {
@@ -115,7 +115,7 @@ export class Outcome {
     }
   }
 
-  /** Leads to the files that have no picture here, of which `path` is the first. */
+  /** Return a button that leads to the files without a tile, of which `path` is the first. */
   private _more(rest: number, path: string): HTMLElement {
     if (this._rest?.path !== path || this._rest.count !== rest) {
       const label = this._host.trans('and %1 more', rest);
@@ -149,7 +149,7 @@ function renderCheck(check: IChecked, host: IHost): HTMLElement[] {
   return [box];
 }
 
-/** Places in the order of artifacts: visible kinds first. Kinds with the same place stay in the order of the run. */
+/** Places of kinds in the order of files: visible kinds first. Files with equal places stay in the order of the run. */
 // prettier-ignore
 const PLACES: Record<Shown, number> = {
   image: 0, document: 1, video: 2, audio: 3, midi: 4, pdf: 5, table: 6,

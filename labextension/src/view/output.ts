@@ -1,30 +1,30 @@
-/** The box with what a call wrote: its end is always visible, with stderr; what is left out between can be shown. */
+/** The box with the output of a call. Its end and the end of stderr are always visible; a click shows hidden lines. */
 
 import { h, makeButton, plainText, setText } from './dom';
 import { formatCount, formatSize } from '../formatting';
 import { IHost } from './host';
 
-/** Lines that are always visible: the first and the last of a long output, and the last of errors and of an unfinished one. */
+/** Numbers of visible lines: at the beginning and the end of a long output, and at the end of stderr. */
 const HEAD = 5;
 const TAIL_LINES = 20;
 const ERRORS = 40;
-/** Lines of an output before errors: a reader looks for the errors. */
+/** Number of visible lines of an output that errors follow, because a reader looks for the errors. */
 const BRIEF = 5;
-/** A few lines more are shown rather than hidden. */
+/** If at most this number of lines would be hidden, all lines are shown, because hiding so few would save little. */
 const SPARE = 5;
-/** Characters of the visible part; within it, the ends of the longest lines are cut. */
+/** Maximum characters of the visible part. If it is longer, the middle of each line beyond `LINE` characters is cut. */
 const CHARACTERS = 8000;
 const LINE = 1000;
 
 /** A text that is cut at line ends. */
 export interface ICut {
   head: string;
-  /** Lines left out; 0 when all are there. */
+  /** Number of lines left out; 0 if all lines are there. */
   hidden: number;
   tail: string;
 }
 
-/** The first `head` and the last `tail` lines of a text; work only for what is visible, and counting the rest. */
+/** Return the first `head` and the last `tail` lines of a text, and the number of lines between. */
 export function cut(text: string, head: number, tail: number): ICut {
   const body = text.endsWith('\n') ? text.slice(0, -1) : text;
   const starts = lineStarts(body, head);
@@ -66,7 +66,7 @@ function lineEnds(text: string, count: number): number | null {
   return place + 1;
 }
 
-/** Lines that are far too long to be read lose their middle; says so in each. */
+/** Cut the middle of lines that are too long to be read, and name the size of the cut part in each of these lines. */
 function bounded(text: string, most: number): string {
   if (text.length <= most) {
     return text;
@@ -117,7 +117,7 @@ export class OutputBox {
     const live = this._kind === 'live';
     const last = this.node.lastElementChild as HTMLElement | null;
     if (live && !this._open && last) {
-      // While it streams, the same elements go on: a reader's selection and focus stay.
+      // While output arrives, its elements are kept, so that a reader's selection and focus stay.
       this._mark(hidden);
       this._fill(last.firstElementChild as HTMLElement, tail);
       return;
@@ -147,7 +147,7 @@ export class OutputBox {
     return { ...found, head: bounded(found.head, CHARACTERS / 4), tail: bounded(found.tail, CHARACTERS) };
   }
 
-  /** The line that says how much is above, added when it is first needed. */
+  /** Show the number of hidden lines above, in a line that is added when it is first needed. */
   private _mark(hidden: number): void {
     const there = this.node.querySelector('.lsn-cut');
     if (hidden) {
@@ -174,7 +174,7 @@ export class OutputBox {
     return makeButton(label, show, { class: 'lsn-cut' });
   }
 
-  /** `atEnd`: of a text that is too high for its box the end is in sight, and not the beginning. */
+  /** Return an element with the text. If `atEnd`, a text that is too high for its box shows its end. */
   private _pre(text: string, atEnd = false): HTMLElement {
     const body = h('div');
     const css = atEnd ? 'lsn-output lsn-at-end' : 'lsn-output';

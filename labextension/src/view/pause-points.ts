@@ -1,4 +1,4 @@
-/** Follows where a run pauses, and shows the panel to decide there for as long as that is possible. */
+/** The place for the panel in which a person decides about a paused call. The panel is shown while it can be used. */
 
 import { messagesOf } from '../trajectory/conversation';
 import { alwaysButton, Breakpoints } from './breakpoints';
@@ -13,7 +13,7 @@ export class PausePoints {
   readonly node = h('div', { class: 'lsn-stops' });
   private _panel: PausePanel | null = null;
   private _breakpoints: Breakpoints;
-  /** True while no call waits if the keyboard was in the panel of the last one. */
+  /** True if the panel has the keyboard, or, between two pauses, if the last panel had it. */
   private _focused = false;
   private _leave: () => void = () => undefined;
 
@@ -29,7 +29,7 @@ export class PausePoints {
     return this._panel !== null;
   }
 
-  /** Show the panel, or take it away; `live` while the run can be controlled at all. */
+  /** Show or remove the panel. `live` is true while the run can be controlled. */
   update(live: boolean): void {
     const { controls, decisions } = this._host;
     this._breakpoints.update(live);
@@ -77,7 +77,7 @@ export class PausePoints {
   }
 }
 
-/** True if the run was given a file of that path, or a call has made or changed it. */
+/** Return true if the run was given a file with this path, or if a call made or changed such a file. */
 function knowsFile(trajectory: Trajectory, path: string): boolean {
   const name = `/${path.replace(/^\.\//, '').replace(/^\/+/, '')}`;
   const ends = (known: string) => `/${known}`.endsWith(name);

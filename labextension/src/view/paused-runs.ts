@@ -1,4 +1,4 @@
-/** The panels of all runs that wait for a person on this page: keys and commands act on one of them. */
+/** The panels of all runs on this page that wait for a person. Keys and commands act on one of these panels. */
 
 /** Actions of keys on a run that waits. */
 export interface IPausedRun {
@@ -11,7 +11,7 @@ export interface IPausedRun {
 const all = new Set<IPausedRun>();
 const watchers = new Set<() => void>();
 
-/** A run waits; call what this returns when it continues. */
+/** Add a run that waits. Call the returned function when the run continues. */
 export function addPausedRun(stopped: IPausedRun): () => void {
   all.add(stopped);
   tell();
@@ -22,7 +22,7 @@ export function addPausedRun(stopped: IPausedRun): () => void {
   };
 }
 
-/** The run that waits within `place`, the newest if there are several. */
+/** Return the waiting run within `place`, the newest if there are several. */
 export function pausedRunWithin(place: Node | null | undefined): IPausedRun | null {
   return [...all].reverse().find(stopped => place?.contains(stopped.node)) ?? null;
 }

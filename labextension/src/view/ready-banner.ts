@@ -1,4 +1,4 @@
-/** After a rewind: what became of the steps that followed, and the ways to continue from here. */
+/** The banner after a rewind: what became of the later steps, and the ways to continue from here. */
 
 import { ArgumentsEditor, editArea } from './arguments';
 import { errorText, h, makeButton, plainText } from './dom';
@@ -25,7 +25,7 @@ export class ReadyBanner {
     this.node.hidden = true;
   }
 
-  /** Show it while the run waits after a rewind; `live` while it can be controlled. */
+  /** Show the banner while the run waits after a rewind. `live` is true while the run can be controlled. */
   update(live: boolean): void {
     const { readyAt, rewinds } = this._trajectory;
     const rewound = readyAt === null ? null : (rewinds[rewinds.length - 1] ?? null);
@@ -44,7 +44,7 @@ export class ReadyBanner {
     this._bringWanted();
   }
 
-  /** Bring it into sight and give it the keyboard, now or when the record of the rewind has come. */
+  /** Scroll to the banner and give it the keyboard, now or when the record of the rewind has come. */
   bring(): void {
     this._wanted = true;
     this._bringWanted();
@@ -92,7 +92,7 @@ export class ReadyBanner {
     return [banner, this._form];
   }
 
-  /** "Steps 3 to 5 are kept as an earlier attempt. 1 file was restored." */
+  /** Return for example "Steps 3 to 5 are kept as an earlier attempt. 1 file was restored." */
   private _sentence(rewound: IRewound): string {
     const { trans } = this._host;
     const first = (this._trajectory.readyAt ?? 0) + 1;
@@ -115,7 +115,7 @@ export class ReadyBanner {
     return [kept, files].filter(part => part).join(' ');
   }
 
-  /** The call that would be next: one that waits, else the first one of the newest earlier attempt. */
+  /** Return the next call: one that waits, or the first call after this step in the newest earlier attempt. */
   private _nextCall(): ICall | null {
     const { steps, readyAt, branches } = this._trajectory;
     const waits = steps[steps.length - 1]?.calls.find(call => !call.result);

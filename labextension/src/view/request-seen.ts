@@ -1,4 +1,4 @@
-/** The messages that the model saw when it wrote the reply of a step, and the fill of its context. */
+/** The messages that the model saw before it wrote the reply of a step, and how full its context was. */
 
 import { h } from './dom';
 import { IMessage, messagesOf } from '../trajectory/conversation';
@@ -8,11 +8,11 @@ import { IHost } from './host';
 import { MessagesView } from './messages';
 
 export interface IContextFill {
-  /** Tokens of the request, as the provider counted them. */
+  /** Number of tokens of the request, as the provider counted them. */
   tokens: number;
-  /** Tokens that fit, when that is known. */
+  /** Maximum number of tokens; null if unknown. */
   limit: number | null;
-  /** True if the run's own limit is the smaller one. */
+  /** True if `limit` is the run's own limit, and not the model's context. */
   own: boolean;
 }
 
@@ -20,7 +20,7 @@ export function messagesSeen(step: number, trajectory: Trajectory): IMessage[] {
   return messagesOf(trajectory.beforeRequest(step));
 }
 
-/** Return the fill of the context at the request of a step; null if the provider did not count. */
+/** Return how full the context was at the request of a step; null if the provider did not count the tokens. */
 export function contextFill(step: IStep, trajectory: Trajectory): IContextFill | null {
   const tokens = step.usage?.prompt_tokens ?? 0;
   if (!tokens) {

@@ -1,4 +1,4 @@
-/** Asks before a rewind: what it undoes of this run and, apart from that, of others. Nothing is rewound before that is shown. */
+/** The question before a rewind. It shows what the rewind would undo: changes of this run, and changes of others. */
 
 import { visibleName } from '../artifacts/names';
 import { errorText, h, makeButton, plainText, setText } from './dom';
@@ -6,15 +6,15 @@ import { Trajectory } from '../trajectory/fold';
 import { IHost, IRewindPaths, IRewindPreview, ITimeTravel, RewindWhat } from './host';
 import { Newest } from './newest';
 
-/** Paths that are listed. */
+/** Maximum number of listed paths. */
 const PATHS_MOST = 20;
 
 export interface IRewindPlace {
   /** The run as it is now. */
   head: Trajectory;
-  /** The step to whose end it would be rewound; 0 is before the first. */
+  /** Number of the step to whose end the run would be rewound; 0 means before the first step. */
   number: number;
-  /** The checkpoint with the files of that step. */
+  /** Id of the checkpoint with the files of that step; null if no files are kept. */
   checkpoint: string | null;
 }
 
@@ -72,7 +72,7 @@ export class RewindForm {
     void this._newest.ask(this._preview(), show, error => setText(this._told, errorText(error)));
   }
 
-  /** Ask the kernel, which knows the changes of others, or else compare the run's own checkpoints. */
+  /** Ask the kernel, which also knows the changes of others. If it cannot answer, compare the run's own checkpoints. */
   private async _preview(): Promise<IRewindPreview | null> {
     const { head, number, checkpoint } = this._place;
     const known = await this._travel.preview?.(number, this.what);

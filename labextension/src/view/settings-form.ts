@@ -1,9 +1,9 @@
-/** Another model, temperature or limits from here on. */
+/** Form for another model, temperature or limits of the rest of the run. */
 
 import { errorText, h, makeButton, onEnter } from './dom';
 import { IChangedSettings, IHost } from './host';
 
-/** Fields with the part of the change that each goes into; a number unless it is the model. */
+/** Fields of the form. `into` is the part of the change that holds the field's number; null for the model's name. */
 const FIELDS = [
   { name: 'model', label: 'Model', into: null, step: '' },
   { name: 'temperature', label: 'Temperature', into: 'settings', step: '0.1' },
@@ -70,7 +70,7 @@ export class SettingsForm {
     }
     const done = () => {
       this._inputs.forEach(input => (input.value = ''));
-      this._status.textContent = trans('This holds from the next request on.');
+      this._status.textContent = trans('Applies from the next request on.');
     };
     this._change(changed).then(done, error => {
       this._status.textContent = errorText(error);

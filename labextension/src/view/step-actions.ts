@@ -1,4 +1,4 @@
-/** The buttons at the end of a step's line, shown on hover and on focus: what can be done with the step. */
+/** The buttons for a step at the end of its line, shown on hover and on focus. */
 
 import { alwaysButton } from './breakpoints';
 import { makeButton } from './dom';
@@ -7,7 +7,7 @@ import { IHost } from './host';
 
 export type StepAction = 'rewind' | 'fork' | 'files' | 'link';
 
-/** Put in the buttons that the host has something for. */
+/** Fill `place` with the buttons for which the host has a service. */
 export function fillStepActions(
   place: HTMLElement,
   step: IStep,

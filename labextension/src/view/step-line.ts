@@ -1,6 +1,6 @@
 /**
- * A step in one line: the recorded line, or for a running step or an older record, a line made here.
- * Twin of `trajectory/step_line.py`; tests/data/runs.json tests both. Bounded work, whatever the step holds.
+ * A step in one line: the recorded line, or, for a running step and for older records, a line that this module makes.
+ * Twin of `trajectory/step_line.py`; tests/data/runs.json tests both. The work is bounded, whatever the step holds.
  */
 
 import { countLines, decidedByPerson, failed, failureText, headline, pathBelow, toolOf } from './call-summary';
@@ -34,7 +34,7 @@ export function stepFailed(step: IStep): boolean {
   return step.calls.some(failed) || (!step.replied && step.failures.length > 0);
 }
 
-/** True for a step that failed, unless its call was interrupted: that is no error of the run. */
+/** Return true for a step that failed. An interrupted call is no error of the run, so it does not count. */
 export function stepErred(step: IStep): boolean {
   return stepFailed({ ...step, calls: step.calls.filter(call => call.result?.error !== 'interrupted') });
 }
@@ -43,24 +43,27 @@ export function stepDecided(step: IStep): boolean {
   return step.calls.some(decidedByPerson);
 }
 
-/** Tokens of the request and the reply; null when the provider did not count. */
+/** Return the tokens of the request and the reply together; null if the provider did not count them. */
 export function stepTokens(step: IStep): number | null {
   const { usage } = step;
   return usage && usage.prompt_tokens + usage.completion_tokens ? usage.prompt_tokens + usage.completion_tokens : null;
 }
 
-/** Tokens that a step added to the conversation: what its request has beyond the step before, and its reply. */
+/** Return the tokens that a step added to the conversation: the new part of its request, and its reply. */
 export function newTokens(step: IStep, before: IStep | undefined): number {
   const [all, known] = [stepTokens(step) ?? 0, before ? (stepTokens(before) ?? 0) : 0];
   return Math.max(all - known, step.usage?.completion_tokens ?? 0);
 }
 
-/** Seconds of the model and of the calls. */
+/** Return the seconds of the model and of the calls together. */
 export function stepSeconds(step: IStep): number {
   return step.modelTime + step.calls.reduce((sum, call) => sum + (call.result?.duration ?? 0), 0);
 }
 
-/** `running`: the model may still reply. `settings`: those of the run, with the MCP servers. `outside`: an outside agent drives the run. */
+/**
+ * Return the line of a step. `running` is true if the model may still reply. `settings` are the run's settings, which
+ * name the MCP servers. `outside` is true if an outside agent drives the run.
+ */
 export function lineOf(
   step: IStep,
   root: string,
@@ -91,7 +94,7 @@ export function lineOf(
   };
 }
 
-/** A line as the record has it, which may come from anywhere: bounded, and with known kinds only. */
+/** Return a recorded line with limited texts and known kinds only, because a record may come from anywhere. */
 function recorded(line: IRecordedLine): IStepLine {
   const text = (value: string | undefined) => plainText(shortened(value ?? '', 2 * LIMITS.words));
   const tool = line.tool && (line.tool === 'none' || [...TOOLS.values(), 'other'].includes(line.tool));
@@ -117,7 +120,7 @@ function figuresOf(step: IStep): string {
   return figuresText(stepTokens(step) ?? 0, done ? stepSeconds(step) : null);
 }
 
-/** Tokens and seconds as a line shows them; no seconds when they are not all there. */
+/** Return tokens and seconds as a line shows them. `seconds` is null while they are not all known. */
 export function figuresText(tokens: number, seconds: number | null): string {
   const time = seconds !== null && (seconds || tokens) ? formatDuration(seconds) : '';
   return [tokens ? formatShort(tokens) : '', time].filter(part => part).join(' · ');
@@ -156,14 +159,14 @@ function chipsOf(step: IStep, root: string, host: IHost, settings: Record<string
   return [...chips, ...placeChips(step, settings), ...fileChips(step, root, host)];
 }
 
-/** The server and the place of each call of an MCP server. */
+/** Return a chip for each MCP server that the step called, with the server's place. */
 function placeChips(step: IStep, settings: Record<string, unknown>): IChip[] {
   const tools = step.calls.filter(call => toolOf(call) === 'other').map(call => call.tool);
   const places = new Set(tools.map(tool => placeOf(settings, tool)).filter(place => place));
   return [...places].slice(0, LIMITS.failures).map(place => chip(oneLine(place, LIMITS.words)));
 }
 
-/** Files that were saved or changed; that of an edit which comes first stands in front already. */
+/** Return chips for saved and changed files. If the first call is an edit, the line itself names the edited file. */
 function fileChips(step: IStep, root: string, host: IHost): IChip[] {
   const { trans } = host;
   const first = toolOf(step.calls[0]) === 'edit' ? step.calls[0] : null;
@@ -194,7 +197,7 @@ function chip(text: string, kind: IChip['kind'] = 'plain'): IChip {
   return { kind, text, added: 0, removed: 0 };
 }
 
-/** True if a changed path is that of a saved file, which is named below the output folder. */
+/** Return true if a changed path is the path of a saved file, whose name begins below the output folder. */
 function isSame(path: string, artifact: string): boolean {
   return path === artifact || path.endsWith(`/${artifact}`);
 }

@@ -8,7 +8,7 @@ export function stepLink(runId: string, step: number): string {
   return `${page}#lsn-run=${encodeURIComponent(runId)}&step=${step}`;
 }
 
-/** The step of this run to which the page's address leads; null when it leads elsewhere. */
+/** Return the step of this run to which the page's address leads; null if it leads to no step of this run. */
 export function linkedStep(runId: string): number | null {
   const found = FORM.exec(window.location.hash);
   return found && found[1] === encodeURIComponent(runId) ? Number(found[2]) : null;

@@ -1,4 +1,4 @@
-/** A step: a line and a body, which exist only while the step is near the visible part of the page. */
+/** A step: a line and a body. Both exist only while the step is near the visible part of the page. */
 
 import { CallView } from './call';
 import { callText } from './call-summary';
@@ -11,7 +11,7 @@ import { saysAll } from './one-line';
 import { IChip, IStepLine, lineOf, stepDecided, stepFailed } from './step-line';
 
 const HEIGHT_GUESS = 160;
-/** Characters of a step that is open in a short run. */
+/** Maximum characters of a step that is open in a short run. */
 const SMALL = 1500;
 
 const SIGNS = { bash: '$', edit: '✎', submit: '✓', other: '•', none: '…' };
@@ -19,7 +19,7 @@ const SIGNS = { bash: '$', edit: '✎', submit: '✓', other: '•', none: '…'
 /** The context that all steps of a view share. */
 export interface IStepContext {
   host: IHost;
-  /** The folder in which the run works; it is left out of paths. */
+  /** Return the folder in which the run works, which is left out of paths. */
   root(): string;
   /** The settings of the run. */
   settings?(): Record<string, unknown>;
@@ -27,11 +27,11 @@ export interface IStepContext {
   fillActions?(place: HTMLElement, step: IStep): void;
   /** The causes of steps, and their losses. */
   cause?: Cause;
-  /** True if more steps come: then only steps that a person opened show their causes. */
+  /** Return true if more steps may come. Then only steps that a person opened show their causes. */
   live?(): boolean;
-  /** True if the model may still reply in a step. */
+  /** Return true if the model may still reply in a step. */
   running?(step: IStep): boolean;
-  /** True if an outside agent drives the run, whose next call may come at any time. */
+  /** Return true if an outside agent drives the run. Its next call may come at any time. */
   outside?(): boolean;
 }
 
@@ -86,7 +86,7 @@ export class StepView {
     return this._chosen ?? (this._found || this._suggested);
   }
 
-  /** Everything that a search looks in, in lower case. */
+  /** All searchable text of the step, in lower case. */
   get text(): string {
     if (this._text === null) {
       const { thought, reasoning, calls } = this.step;
@@ -96,7 +96,7 @@ export class StepView {
     return this._text;
   }
 
-  /** Something of the step has changed. */
+  /** Show the step again, because it has changed. */
   update(): void {
     const failed = this.failed;
     const done = this.step.replied && this.step.calls.every(call => call.result);
@@ -113,7 +113,7 @@ export class StepView {
     this._row?.tick(now, this._ended);
   }
 
-  /** Stop or start the clock of a running call: without more events it has no end. */
+  /** Start or stop the clock of a running call. If no more events come, the call has no end, so its clock stops. */
   setLive(live: boolean): void {
     if (live === this._ended) {
       this._ended = !live;
@@ -121,20 +121,20 @@ export class StepView {
     }
   }
 
-  /** Open it or close it, as a person chose. */
+  /** Open or close the step, as a person chose. */
   fold(folded: boolean): void {
     this._chosen = !folded;
     this._render();
   }
 
-  /** Draw it and open it, whatever was chosen before: a person goes there. */
+  /** Draw and open the step, whatever was chosen before, because a person goes to it. */
   reveal(): void {
     this._chosen = true;
     this.setNear(true);
     this._updateBody();
   }
 
-  /** True if a row of calm steps stands in its place. */
+  /** True if a row of calm steps is shown in place of this step. */
   get folded(): boolean {
     return this.node.classList.contains('lsn-folded');
   }
@@ -159,7 +159,7 @@ export class StepView {
     }
   }
 
-  /** Keep its line also where it is far away: who jumps there sees it at once. */
+  /** Keep the step's line even when it is far away, so that a person who jumps there sees the line at once. */
   keepLine(): void {
     if (!this._keepsLine) {
       this._keepsLine = true;
@@ -167,13 +167,13 @@ export class StepView {
     }
   }
 
-  /** The step came near the visible part of the page, or left it. */
+  /** Note that the step came near the visible part of the page, or left it. */
   setNear(near: boolean): void {
     this._near = near;
     this._render();
   }
 
-  /** The buttons of the line again: the host may offer others now. */
+  /** Make the buttons of the line again, because the host may offer others now. */
   refillActions(): void {
     if (this._row) {
       this._context.fillActions?.(this._row.actions, this.step);
@@ -184,7 +184,7 @@ export class StepView {
     return this._near;
   }
 
-  /** Keep its height for the time when nothing of it is drawn. */
+  /** Remember the height of the step, for the time when it is not drawn. */
   measure(): void {
     if (this._row) {
       this._height = this.node.offsetHeight;
@@ -279,7 +279,7 @@ class StepRow {
     return lineIn(this._context, this._step);
   }
 
-  /** Leave out what the open step says in full below. */
+  /** Hide the parts of the line that the body of an open step shows in full. */
   private _showOnce({ thought, what, tool }: IStepLine): void {
     const { calls, thought: said } = this._step;
     const whole = calls.length === 1 && callText(calls[0]).trim() === what;
@@ -349,7 +349,7 @@ class StepBody {
     this.node = h('div', {}, this._thought, this._failures, this._calls, this._connections);
   }
 
-  /** Show the step as it is now; `causes`: also what led to it. */
+  /** Show the present step. If `causes` is true, also show what led to the step. */
   update(causes: boolean): void {
     const { host } = this._context;
     const { reasoning, failures, calls, nudge, connections } = this._step;

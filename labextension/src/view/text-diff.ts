@@ -1,17 +1,17 @@
-/** Two short texts with the characters marked in which they differ. Uses jsdiff. */
+/** Two short texts with their differences marked, by jsdiff. */
 
 import { diffWordsWithSpace } from 'diff';
 
 import { h } from './dom';
 
-/** A longer text is not marked: the work grows with its length. */
+/** Maximum characters of a text that is marked. For longer texts, the work would be too much. */
 const MOST_CHARACTERS = 4000;
 /** Texts with more differences than this have little in common; marks would not help. */
 const EDITS_MOST = 200;
 
 type Parts = (HTMLElement | string)[];
 
-/** Each text in pieces, what only it has in a `mark`. Without marks when they have nothing, or too much, in common. */
+/** Return both texts in pieces. A piece that only one text has is a `mark`. Very different texts have no marks. */
 export function markDifferences(one: string, other: string): [Parts, Parts] {
   const short = one.length <= MOST_CHARACTERS && other.length <= MOST_CHARACTERS;
   const found = one !== other && short ? diffWordsWithSpace(one, other, { maxEditLength: EDITS_MOST }) : undefined;

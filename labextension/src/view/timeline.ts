@@ -1,6 +1,6 @@
 /**
- * The timeline: a picture as wide as the view, with a bar for every step, and lanes below for earlier attempts and
- * forks. Another step costs only one more bar, because the picture is scaled as a whole.
+ * The timeline: a picture as wide as the view, with a bar for every step, lanes below for earlier attempts, and links
+ * to forks. A new step costs only one more bar, because the picture is scaled as a whole.
  */
 
 import { oneLine } from './one-line';
@@ -12,27 +12,27 @@ import { formatDuration, formatShort } from '../formatting';
 import { IHost } from './host';
 import { newTokens, stepDecided, stepFailed, stepSeconds, stepTokens } from './step-line';
 
-/** Attempts and forks that are shown; a journal may claim any number. */
+/** Maximum numbers of shown attempts and forks. A journal may claim any number. */
 const LANES_MOST = 8;
 const FORKS_MOST = 20;
-/** Units of the picture. */
+/** Widths and heights in units of the picture. */
 const BAR = 10;
 const GAP = 2;
 const HEIGHT = 40;
 const LANE = 16;
-/** Bars that have room at least, so that two do not fill the width. */
+/** Minimum number of bars for which there is room, so that two bars do not fill the width. */
 const SLOTS = 9;
-/** In a long run there is room for some bars more, so that most new bars leave the picture's width as it is. */
+/** A run with more than `LONG` bars has room for up to `SPARE` more, so that most new bars do not change the width. */
 const LONG = 200;
 const SPARE = 16;
 const LOWEST = 0.12;
-/** Kinds that the legend explains, once a bar has that colour. */
+/** Kinds that the legend explains, each from the first bar with its colour on. */
 const KINDS = ['bash', 'edit', 'submit', 'failed', 'warn', 'human'] as const;
 
-/** A step that was chosen: of the branch of HEAD, or of one that was left. */
+/** A chosen step, of the branch of HEAD or of an earlier attempt. */
 export interface IChosen {
   trajectory: Trajectory;
-  /** 0 is before the first step. */
+  /** Number of the step; 0 means before the first step. */
   number: number;
   head: boolean;
 }
@@ -49,7 +49,7 @@ let pictures = 0;
 
 export class Timeline {
   readonly node: HTMLElement;
-  /** The meaning of the colours, or the step under the pointer; on one line with the search. */
+  /** The meaning of the colours, or the step under the pointer. It is in one line with the search. */
   readonly legend: HTMLElement;
   private _picture = svg('svg', { class: 'lsn-bars', role: 'listbox', tabindex: '0', preserveAspectRatio: 'none' });
   private _head = svg('g', { role: 'group' });
@@ -108,7 +108,7 @@ export class Timeline {
     this._picture.addEventListener('blur', () => this._point(null));
   }
 
-  /** The run is on another branch: all is drawn anew with the next update. */
+  /** Remove everything, because the run is on another branch. The next update draws it again. */
   reset(): void {
     this._bars = [];
     this._byStep.clear();
@@ -122,7 +122,7 @@ export class Timeline {
     this._words.forEach(word => (word.hidden = true));
   }
 
-  /** Show these steps as they are now. */
+  /** Show the present state of these steps. */
   touch(steps: Iterable<IStep>): void {
     const touched: IBar[] = [];
     for (const step of steps) {
@@ -137,7 +137,7 @@ export class Timeline {
     }
   }
 
-  /** Show attempts and forks, if there are others than before. */
+  /** Show attempts and forks, if there are new ones. */
   update(): void {
     const { rewinds, forks, steps, start, checkpoints } = this._trajectory;
     if (checkpoints.has(0) && this._bars[0]?.chosen.number !== 0) {
@@ -153,7 +153,7 @@ export class Timeline {
     this.node.hidden = steps.length < 2 && !rows;
   }
 
-  /** Mark nothing as chosen. */
+  /** Unmark the chosen step. */
   unchoose(): void {
     this._chosen?.node.setAttribute('aria-selected', 'false');
     this._chosen = null;
@@ -194,12 +194,12 @@ export class Timeline {
   }
 
   private _value(step: IStep, { steps }: Trajectory): number {
-    // Steps are numbered from 1; a record of which some are missing has the right one a little before.
+    // Steps are numbered from 1. If a record lacks some steps, a step is at an earlier place than its number says.
     const at = steps[step.number - 1] === step ? step.number - 1 : steps.indexOf(step);
     return this._measure.value === 'time' ? stepSeconds(step) : newTokens(step, steps[at - 1]);
   }
 
-  /** Fit these bars; all of them when one is higher than there is room, and then with room for more. */
+  /** Fit the heights of these bars. If one is too high, fit all bars to a larger scale, with room for more growth. */
   private _scale(touched: IBar[]): void {
     const largest = Math.max(...touched.map(bar => bar.value));
     const grown = largest > this._largest;
@@ -209,7 +209,7 @@ export class Timeline {
     (grown ? this._bars : touched).forEach(bar => this._fit(bar));
   }
 
-  /** Another measure. */
+  /** Draw all bars again, because a person chose another measure. */
   private _measureAnew(): void {
     this._bars.forEach(bar => (bar.value = bar.step ? this._value(bar.step, bar.chosen.trajectory) : 0));
     this._largest = 0;
@@ -234,7 +234,7 @@ export class Timeline {
     }
   }
 
-  /** Bars that the picture has room for. */
+  /** Number of bars for which the picture has room. */
   private get _slots(): number {
     const needed = Math.max(SLOTS, this._count + 1);
     return needed > LONG ? Math.ceil(needed / SPARE) * SPARE : needed;
@@ -353,7 +353,7 @@ export class Timeline {
     this._choose(again ? null : bar.chosen);
   }
 
-  /** The bar in whose column the pointer is. */
+  /** Return the bar in whose column and lane the pointer is. */
   private _at(event: MouseEvent): IBar | null {
     const box = this._picture.getBoundingClientRect();
     if (!box.width) {
@@ -365,7 +365,7 @@ export class Timeline {
     return this._bars.find(bar => bar.lane === lane && bar.chosen.number === number) ?? null;
   }
 
-  /** Say what a bar is of, beside the picture, and to a reader of the screen. */
+  /** Describe a bar next to the picture, and to a screen reader. */
   private _point(bar: IBar | null): void {
     const { trans } = this._host;
     this._picture.querySelector('[data-active]')?.removeAttribute('data-active');
@@ -389,7 +389,7 @@ export class Timeline {
     setText(this._told, words.filter(word => word).join(' · '));
   }
 
-  /** Left and right move between the steps, up and down between attempts. */
+  /** Handle keys: left and right move between steps, up and down between attempts. */
   private _key(event: KeyboardEvent): void {
     const active = this._bars.find(bar => bar.node.dataset.active !== undefined) ?? this._chosen ?? this._bars[0];
     if (!active) {

@@ -1,7 +1,8 @@
 /**
- * The trajectory view: shows a run from its events, all at once or one at a time, with constant work for each.
+ * The trajectory view. It shows a run from its events, given all at once or one at a time, with constant work for each.
  *
- * It is the same component in JupyterLab, Notebook, the cell's panel and an exported page; a host provides the differences.
+ * The same component is used in JupyterLab, Notebook, the cell's panel and an exported page. An `IHost` provides the
+ * differences.
  */
 
 import { renderArtifact } from '../artifacts';
@@ -30,18 +31,18 @@ import { fillStepActions, StepAction } from './step-actions';
 import { linkedStep } from './step-link';
 import { IChosen, Timeline } from './timeline';
 
-/** New steps at once, at most, for which a run counts as followed live. */
+/** Maximum number of new steps in one drawing. If there are more, the run does not count as followed live. */
 const FOLLOWED_STEPS = 3;
 
-/** Steps of a run in which all small ones are open; in a longer one only those that a reader looks for. */
+/** Maximum number of steps of a run in which all small steps are open. In longer runs, only important ones are open. */
 const SHORT_RUN_STEPS = 8;
-/** Lines of steps that are kept also far from the visible part. */
+/** Maximum number of steps whose lines are kept even far from the visible part. */
 const KEPT_LINES = 20;
-/** The newest steps of a live run that are open. */
+/** Number of the newest steps of a live run, which are open. */
 const NEWEST_STEPS = 2;
 
 export interface IViewOptions {
-  /** True if more events may come: a run without an end that is not live was broken off. */
+  /** True if more events may come. A run that has no end and is not live was cut off. */
   live?: boolean;
   /** True for a view with a limited height and its own scrollbar, as between the cells of a notebook. */
   capped?: boolean;
@@ -200,7 +201,7 @@ export class TrajectoryView {
     this._schedule();
   }
 
-  /** Draw at once what waits for the next frame. */
+  /** Draw now the changes that wait for the next frame. */
   flush(): void {
     cancelAnimationFrame(this._frame);
     this._frame = 0;
@@ -236,20 +237,20 @@ export class TrajectoryView {
       this._cause.update();
     }
     if (focused && !this.node.contains(document.activeElement)) {
-      this.node.focus({ preventScroll: true }); // what had the keyboard is gone, such as a call that was decided
+      this.node.focus({ preventScroll: true }); // the focused element is gone, such as a call that was decided
     }
     this._runClock();
     this._follow();
     this._followLink();
   }
 
-  /** A link to a step was opened in this page. */
+  /** Follow the page's address again, because a link was opened in this page. */
   private _addressChanged = (): void => {
     this._linked = false;
     this._followLink();
   };
 
-  /** The page's address may lead to a step of this run. */
+  /** Go to the step to which the page's address leads, if it is a step of this run. */
   private _followLink(): void {
     const step = this._linked ? null : linkedStep(this.trajectory.start?.run_id ?? '');
     const view = step === null ? undefined : this._views.get(step);
@@ -259,7 +260,7 @@ export class TrajectoryView {
     }
   }
 
-  /** Go to the next step that went wrong or lost something, after the last one gone to, and open it. */
+  /** Go to the next step that failed or has a warning, after the current step, and open it. */
   nextProblem(): void {
     this._goToNext(this._problems());
   }
@@ -268,7 +269,7 @@ export class TrajectoryView {
     return this._inSight().filter(view => view.failed || this._cause.warns(view.step));
   }
 
-  /** Steps whose lines are neither filtered out nor folded. */
+  /** Return the steps whose lines are neither filtered out nor folded. */
   private _inSight(): StepView[] {
     const filtered = this._list.node.classList.contains('lsn-filtered');
     return [...this._views.values()].filter(view => !view.node.hidden && (filtered || !view.folded));
@@ -280,7 +281,7 @@ export class TrajectoryView {
     this._goTo(views.find(view => view.step.number > number) ?? views[0]);
   }
 
-  /** Go so many steps on from the one last gone to, or back; `alone` folds all others. */
+  /** Go `by` steps on from the current step, or back if negative. If `alone` is true, fold all other steps. */
   goOn(by: number, alone = false): void {
     const views = this._inSight();
     const at = views.findIndex(view => view.node.classList.contains('lsn-current'));
@@ -294,12 +295,12 @@ export class TrajectoryView {
     view?.node.querySelector<HTMLElement>('button')?.focus({ preventScroll: true });
   }
 
-  /** Steps that are brought into sight stop below the timeline. */
+  /** Measure the timeline's height, so that a step to which the view scrolls stops below the timeline. */
   private _measureSticky(): void {
     this.node.style.setProperty('--lsn-sticky-height', `${this._sticky.offsetHeight}px`);
   }
 
-  /** Bring a step into sight, and open it. */
+  /** Open a step and scroll to it. */
   private _goTo(view: StepView | undefined): void {
     if (view) {
       this._list.catchUp();
@@ -312,14 +313,14 @@ export class TrajectoryView {
     }
   }
 
-  /** Bring a file that the run made into sight. */
+  /** Scroll to a file that the run made. */
   private _showFile(path: string): void {
     const node = this._shownArtifacts.get(path)?.node;
     node?.scrollIntoView({ block: 'start' });
     node?.focus({ preventScroll: true });
   }
 
-  /** A bar of the timeline was chosen: its step, and what can be done with it. */
+  /** Show the step of a chosen bar of the timeline, and the actions on this step. */
   private _choose(chosen: IChosen | null): void {
     this._showHistory(chosen);
     if (chosen?.head) {
@@ -327,7 +328,7 @@ export class TrajectoryView {
     }
   }
 
-  /** Open what a reader looks for: the first failure, what a person decided, what runs; in a short run all that is small. */
+  /** Open important steps: the first failed, decided and running ones, and in a short run all failed and small ones. */
   private _suggest(changed: IStep[], before: number): void {
     const { steps, finish } = this.trajectory;
     const live = this._live && !finish;
@@ -342,7 +343,7 @@ export class TrajectoryView {
     }
   }
 
-  /** While a call runs, its step says how long. */
+  /** Show on the newest step how long its call has been running. */
   private _runClock(): void {
     const { steps, finish } = this.trajectory;
     const last = steps.length ? this._views.get(steps[steps.length - 1].number) : undefined;
@@ -361,7 +362,7 @@ export class TrajectoryView {
     }
   }
 
-  /** A reader who is at the end of a live run stays there; at its end, the outcome comes into sight. */
+  /** Keep a reader who is at the end of a live run there. When the run ends, scroll to the outcome. */
   private _follow(): void {
     if (this._follows && this.node.classList.contains('lsn-capped')) {
       this.node.scrollTop = this._live && !this.trajectory.finish ? this.node.scrollHeight : 0;
@@ -372,7 +373,7 @@ export class TrajectoryView {
   private _scrolled(): void {
     const { scrollTop, clientHeight, scrollHeight } = this.node;
     if (scrollHeight !== this._scrollHeight) {
-      this._scrollHeight = scrollHeight; // what was drawn meanwhile moved it, not the reader
+      this._scrollHeight = scrollHeight; // a drawing has scrolled the view, not the reader
       this._follow();
       return;
     }
@@ -395,7 +396,7 @@ export class TrajectoryView {
     }
   }
 
-  /** The run is on another branch: what is shown of the one before is drawn anew. */
+  /** Remove what is shown of the earlier branch, because the run is on another one. */
   private _leaveBranch(): void {
     this._list.clear();
     this._views.clear();
@@ -408,14 +409,14 @@ export class TrajectoryView {
     this._history.replaceChildren();
   }
 
-  /** A button of a step's line was pressed. */
+  /** Execute the action of a button in a step's line. */
   private _act(action: StepAction, step: IStep): void {
     this._showHistory({ trajectory: this.trajectory, number: step.number, head: true }, action);
     this._panel?.focus({ preventScroll: true });
     this._panel?.scrollIntoView({ block: 'nearest' });
   }
 
-  /** The newest earlier attempt beside this one; a second press closes it. */
+  /** Show the newest earlier attempt next to this one, or close the comparison. */
   private _compareAttempts(): void {
     const left = this.trajectory.branches.filter(branch => !branch.head);
     const tip = left[left.length - 1]?.tip;
@@ -464,7 +465,7 @@ export class TrajectoryView {
     }
   }
 
-  /** Fold what is calm, now that these steps have changed. */
+  /** Fold calm steps again, because these steps have changed. */
   private _foldCalm(changed: readonly IStep[]): void {
     const { steps, sandbox, finish } = this.trajectory;
     const places = new Set(changed.flatMap(step => [steps.indexOf(step), steps.indexOf(step) + 1]));
@@ -486,7 +487,7 @@ export class TrajectoryView {
     }
   }
 
-  /** True if a step that is not filtered out is open. The newest are checked first: they are open in a live run. */
+  /** Return true if an unfiltered step is open. Check the newest first, because they are open in a live run. */
   private _anyOpen(): boolean {
     const { steps } = this.trajectory;
     for (let at = steps.length - 1; at >= 0; at--) {

@@ -28,7 +28,7 @@ export function warningText(warning: IWarning, host: IHost): string {
   }
 }
 
-/** The last part of a path, safe to show. */
+/** Return the last part of a path, safe to show. */
 export function shortName(path: string): string {
   return visibleName(path.slice(path.lastIndexOf('/') + 1));
 }

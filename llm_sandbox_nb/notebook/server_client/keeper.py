@@ -45,7 +45,7 @@ class ServerKeeper:
         self._sandbox: ServerSandbox | None = None
         self._key = ("", "")
         self._ca_bundle: Path | None = None
-        """Certificates of the site that the network proxy of the sandbox trusts."""
+        """File with the site's own certificates, which the sandbox's network proxy trusts too."""
 
     def publisher(self) -> RunPublisher:
         return RunPublisher(self._address, self._kernel_id)
@@ -74,7 +74,8 @@ class ServerKeeper:
         status, model = await self._ask("sandboxes", "POST", body, timeout=START_TIMEOUT)
         sandbox = await self._connected(model)
         await self._serve_network(sandbox, model, options)
-        if status == 200:  # a running sandbox must match the cell's options, except for certificates
+        # 200: the sandbox ran already. It must match the cell's options, except for the certificates.
+        if status == 200:
             started_with = SandboxOptions.from_json(model["settings"])
             started_with = replace(started_with, ca_bundle=options.ca_bundle)
             check_matches(options, started_with=started_with, protection=sandbox.protection)
@@ -116,7 +117,7 @@ class ServerKeeper:
         if not model or model["state"] != "running":
             return None
         sandbox = await self._connected(model)
-        with suppress(ValueError):  # a secret has no value in this kernel: the next `acquire` refuses
+        with suppress(ValueError):  # a secret has no value in this kernel: the next `acquire` reports this
             await self._serve_network(sandbox, model, SandboxOptions(ca_bundle=self._ca_bundle))
         return sandbox
 

@@ -1,8 +1,8 @@
-"""Publication of a kernel's run at the Jupyter server, which sends the decisions of watchers back.
+"""Publication of a kernel's run at the Jupyter server. The server sends the decisions of watchers to the kernel.
 
-Recorded events are read from the run's record as fast as the server accepts them, so nothing is queued and the run
-never waits. Only the newest state of an unfinished text is kept. After a broken connection the publisher connects
-again, and the server names the first event that it needs; a restarted server needs all events.
+The publisher reads recorded events from the run's record as fast as the server accepts them, so no queue grows and the
+run never waits. Of a text that still grows, only the newest state is kept. After a broken connection, the publisher
+connects again, and the server names the first event that it needs. A restarted server needs all events.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RunPublisher:
         self._kernel_id = kernel_id
         self._run: Run | None = None
         self._ended: ev.RunFinished | None = None
-        """Event that ended the run before it was resumed; None if there is none, or if the run was rewound."""
+        """Event that ended the run before it was resumed. None for a new run, and for a run that was rewound."""
         self._goes_on = False
         self._cell: PageCell | None = None
         self._tail = LiveTail()
@@ -74,7 +74,7 @@ class RunPublisher:
         self._known = asyncio.Event()
         """Event that is set as soon as the server has accepted the run."""
         self.shared = False
-        """True if all pages of the notebook share one document, so that each change of an output reaches all pages."""
+        """True if all pages of the notebook share one document, so that a changed output reaches all of them."""
         self._ticket: str | None = None
         """Ticket from the server, which lets this kernel publish again after the server has restarted."""
         self._outside: tuple[OutsideCalls, str] | None = None

@@ -399,7 +399,7 @@ def test_the_command_says_how_runs_ended_and_nothing_that_is_not_known(
     assert "NaN" not in out
     assert "None" not in out
     assert "–" in rows["runs_per_minute"]
-    assert err == "1 copy of a run left out.\n1 record without a reply of a model left out: no run.\n"
+    assert err == "1 copy of a run left out.\n1 record left out, without a reply of a model.\n"
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "trajectory.json").write_text('{"version": 3}')
     assert main(["analyze", str(tmp_path)]) == 1

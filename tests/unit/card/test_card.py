@@ -85,9 +85,9 @@ def test_files_are_embedded_within_the_caps(tmp_path: Path) -> None:
     bundle = card_of(events, Caps(artifact=500, run=700), tmp_path).final()
     kept = record_of(bundle)["artifacts"]
     assert base64.b64decode(kept["small.png"]["data"]) == PNG
-    assert "larger than the bound of 500 B a file" in kept["big.png"]["omitted"]
+    assert "larger than the limit of 500 B for a file" in kept["big.png"]["omitted"]
     assert "data" in kept["a.txt"]
-    assert "bound of a run" in kept["b.txt"]["omitted"]
+    assert "what is left of the run's limit" in kept["b.txt"]["omitted"]
     assert f"data:image/png;base64,{base64.b64encode(PNG).decode()}" in bundle["text/html"]
     assert "some files are only in the run's folder" in shown(bundle).lower()
 
