@@ -52,9 +52,17 @@ AT_A_CLICK = {
     "asks you to choose a file": "const i = document.createElement('input'); i.type = 'file'; i.click(); return false",
 }
 """Says whether it worked, in the page; the rest is seen from outside."""
-WITHOUT_CLICK = {"plays sound without a click", "takes the keyboard", "gets text and files that are dragged over it"}
+WITHOUT_CLICK = {
+    "plays sound without a click",
+    "takes the keyboard",
+    "gets text and files that are dragged over it",
+}
 POWERS = {*AT_A_CLICK, *WITHOUT_CLICK}
-NAMED = {"copies text that is selected in it", "plays sound after a click into it", "asks you to choose a file"}
+NAMED = {
+    "copies text that is selected in it",
+    "plays sound after a click into it",
+    "asks you to choose a file",
+}
 """On the button that runs a page."""
 PERMISSIONS = [
     "clipboard-read",
