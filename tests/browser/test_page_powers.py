@@ -24,10 +24,10 @@ MEDIA = "navigator.mediaDevices.getUserMedia"
 AT_A_CLICK = {
     "reads the clipboard": "await navigator.clipboard.readText(); return true",
     "writes the clipboard": "await navigator.clipboard.writeText('taken'); return true",
-    "copies what is marked in it": "getSelection().selectAllChildren(document.body);"
+    "copies text that is selected in it": "getSelection().selectAllChildren(document.body);"
     "return document.execCommand('copy')",
     "fills the screen": "await document.body.requestFullscreen(); return !!document.fullscreenElement",
-    "holds the pointer": "await document.body.requestPointerLock(); return true",
+    "captures the mouse pointer": "await document.body.requestPointerLock(); return true",
     "shows notifications": "await Notification.requestPermission(); const n = new Notification('x');"
     "return await new Promise(done => { n.onshow = () => done(true); n.onerror = () => done(false) })",
     "alert": "alert('power'); return false",
@@ -35,26 +35,34 @@ AT_A_CLICK = {
     "prompt": "return prompt('power') !== null",
     "prints": "let p = false; addEventListener('beforeprint', () => { p = true }); print(); return p",
     "opens windows": "return !!open('about:blank')",
-    "leads the whole tab elsewhere": "top.location.href = 'ROOT#reached'; return false",
+    "opens another page in the whole tab": "top.location.href = 'ROOT#reached'; return false",
     "downloads": "const a = document.createElement('a'); a.download = 'x'; a.href = 'data:,x'; a.click(); return false",
     "sends forms": "const f = document.createElement('form'); f.action = 'ROOTform'; f.target = 'sink';"
     "document.body.append(f); f.submit(); return false",
-    "knows where you are": "await new Promise((yes, no) => navigator.geolocation.getCurrentPosition(yes, no));"
+    "reads your location": "await new Promise((yes, no) => navigator.geolocation.getCurrentPosition(yes, no));"
     "return true",
     "uses the camera": f"await {MEDIA}({{ video: true }}); return true",
     "uses the microphone": f"await {MEDIA}({{ audio: true }}); return true",
-    "films the screen": "await navigator.mediaDevices.getDisplayMedia(); return true",
-    "feels how the device moves": "new Gyroscope(); return true",
+    "records the screen": "await navigator.mediaDevices.getDisplayMedia(); return true",
+    "reads the motion sensors of the device": "new Gyroscope(); return true",
     "lists your fonts": "await queryLocalFonts(); return true",
-    "knows your keyboard": "await navigator.keyboard.getLayoutMap(); return true",
+    "reads the layout of your keyboard": "await navigator.keyboard.getLayoutMap(); return true",
     "stores data": "localStorage.setItem('x', '1'); return true",
     "plays sound after a click into it": "const c = new AudioContext(); await c.resume(); return c.state === 'running'",
-    "asks for a file": "const i = document.createElement('input'); i.type = 'file'; i.click(); return false",
+    "asks you to choose a file": "const i = document.createElement('input'); i.type = 'file'; i.click(); return false",
 }
 """Says whether it worked, in the page; the rest is seen from outside."""
-WITHOUT_CLICK = {"plays sound without a click", "takes the keyboard", "gets what is dragged over it"}
+WITHOUT_CLICK = {
+    "plays sound without a click",
+    "takes the keyboard",
+    "gets text and files that are dragged over it",
+}
 POWERS = {*AT_A_CLICK, *WITHOUT_CLICK}
-NAMED = {"copies what is marked in it", "plays sound after a click into it", "asks for a file"}
+NAMED = {
+    "copies text that is selected in it",
+    "plays sound after a click into it",
+    "asks you to choose a file",
+}
 """On the button that runs a page."""
 PERMISSIONS = [
     "clipboard-read",
@@ -137,14 +145,14 @@ def tried(page: Page, frame: Frame, enter: Locator | None) -> set[str]:
     page.on("dialog", accept)
     page.on("popup", lambda opened: opened.close())
     page.on("download", lambda _: worked.add("downloads"))
-    page.on("filechooser", lambda _: worked.add("asks for a file"))
+    page.on("filechooser", lambda _: worked.add("asks you to choose a file"))
     page.context.on("request", lambda sent: worked.add("sends forms") if sent.url == f"{ROOT}form?" else None)
     expect(told).to_have_attribute("data-sound", re.compile("."))
     if told.get_attribute("data-sound") == "running":
         worked.add("plays sound without a click")
     page.drag_and_drop("#drag", "iframe.tried", force=True)
     if told.get_attribute("data-drop"):
-        worked.add("gets what is dragged over it")
+        worked.add("gets text and files that are dragged over it")
     for name in AT_A_CLICK:
         if enter and enter.is_visible():
             enter.click()
@@ -154,7 +162,7 @@ def tried(page: Page, frame: Frame, enter: Locator | None) -> set[str]:
         if button.text_content() == "yes":
             worked.add(name)
     if page.url.endswith("#reached"):
-        worked.add("leads the whole tab elsewhere")
+        worked.add("opens another page in the whole tab")
     frame.locator("#steal").click()
     page.click("#cell")
 

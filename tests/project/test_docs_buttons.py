@@ -17,7 +17,7 @@ _TEXT = re.compile(r"'((?:[^'\\\n]|\\.)*)'|\"((?:[^\"\\\n]|\\.)*)\"")
 ELSEWHERE = {
     "Developer", "Start server",  # LM Studio
     "No Kernel", "Open With", "Python 3", "Run All", "Run all", "View → Presentation Mode",  # JupyterLab
-    "Runtime", "Jupyternaut",  # Colab, jupyter-ai
+    "Runtime", "Restart session", "Jupyternaut",  # Colab, jupyter-ai
     "LLM-in-Sandbox Elicits General Agentic Intelligence", "LLM-in-Sandbox-RL", "Frost", "G",  # titles and names
     "Billed", "Once", "No script has run",  # stressed words
 }  # fmt: skip
