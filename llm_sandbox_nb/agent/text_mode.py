@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path
 from typing import Any, Literal
 
 import yaml
@@ -25,6 +24,7 @@ from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, ends_run
 from llm_sandbox_nb.model.contract import Reply, ToolCall
 from llm_sandbox_nb.model.text_calls import read_text_calls
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.trajectory.events import CallFinished
 
 FORMS = ("code", "bash", "json", "brief")
@@ -107,7 +107,7 @@ def load_text_form(name: str) -> TextForm:
             packaged = resources.files("llm_sandbox_nb.agent").joinpath(f"prompts/text_{name}.yaml")
             text = packaged.read_text("utf-8")
         else:
-            text = Path(name).expanduser().read_text("utf-8")
+            text = expanded(name).read_text("utf-8")
         content = yaml.safe_load(text)
         known = {field.name for field in dataclasses.fields(TextForm)}
         return TextForm(**{key: value for key, value in content.items() if key in known})

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llm_sandbox_nb.formats.records import is_foreign, is_record_name, read_file
-from llm_sandbox_nb.own_folder import names_below
+from llm_sandbox_nb.own_folder import expanded, names_below
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL, SEED
@@ -57,7 +57,7 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
     reading = Reading()
     seen: set[Path] = set()
     known: dict[str, int] = {}
-    for given in (Path(path).expanduser() for path in paths):
+    for given in (expanded(path) for path in paths):
         if not given.exists():
             raise FileNotFoundError(
                 f"There is nothing at {given}: give folders of runs or trajectory.json files."

@@ -43,6 +43,7 @@ from llm_sandbox_nb.model.model_names import make_model, typed_key_of
 from llm_sandbox_nb.model.scripted import Script, ScriptedModel
 from llm_sandbox_nb.options.table import LIMIT_OPTIONS, UsageError, option
 from llm_sandbox_nb.options.values import converted, fields_of, resolve
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.sandbox.network.policy import checked_entries
 from llm_sandbox_nb.trajectory.whole_file import write_whole
 
@@ -76,7 +77,7 @@ def make_report(out: Path, html: str | None = None) -> BenchmarkReport:
         return BenchmarkReport(found)
     try:
         page = as_html(out, found).encode("utf-8", "replace")
-        return BenchmarkReport(found, write_whole(Path(html).expanduser(), page, follow_links=True))
+        return BenchmarkReport(found, write_whole(expanded(html), page, follow_links=True))
     except ImportError as error:
         raise UsageError(_missing_package(error)) from error
     except OSError as error:
@@ -108,7 +109,7 @@ def make_comparison(out: Path, other: Path) -> dict[str, Any]:
         UsageError: if a folder has no results, or the folders have no scored item in common.
     """
     try:
-        return compare_folders(out.expanduser(), other.expanduser())
+        return compare_folders(expanded(out), expanded(other))
     except (ResultsError, OSError) as error:
         raise UsageError(_unreadable(out, error)) from error
     except ImportError as error:
@@ -166,7 +167,7 @@ def prepare_scoring(out: Path, flags: Mapping[str, Any], environment: Mapping[st
     """
     values = _values(flags, environment)
     try:
-        return _prepared_to_score(out.expanduser(), flags, environment, values)
+        return _prepared_to_score(expanded(out), flags, environment, values)
     except (ValueError, OSError, ModelError) as error:
         raise UsageError(str(error)) from error
 
@@ -274,7 +275,7 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
     modes = [contexts[name] for name in values["context"]] if "sandbox" in values["mode"] else []
     modes += ["llm"] if "llm" in values["mode"] else []
     items = items_of(zip(tasks, selected, repeats, strict=True), modes)
-    how, out = how_of(values), Path(values["out"]).expanduser()
+    how, out = how_of(values), expanded(values["out"])
     reuse = not values["fresh_sandboxes"]
     options = RunnerOptions(out, values["workers"], values["attempts"], values["retry_errors"], reuse=reuse)
     backend = None
@@ -352,7 +353,7 @@ def task_source(task: Task) -> str:
 
 def data_source(data: str) -> str:
     """Return the value of `--data`. If the value is a path, make it absolute."""
-    return data if data == SAMPLE or data.startswith(HUB) else str(Path(data).expanduser().absolute())
+    return data if data == SAMPLE or data.startswith(HUB) else str(expanded(data).absolute())
 
 
 def _check_out(out: Path) -> None:

@@ -13,6 +13,7 @@ from llm_sandbox_nb.benchmark.scorers import gold_problem
 from llm_sandbox_nb.benchmark.swe import tests_of
 from llm_sandbox_nb.benchmark.task import DataSource, Task
 from llm_sandbox_nb.encoded_text import text_of
+from llm_sandbox_nb.own_folder import expanded
 
 SAMPLE = "sample"
 """Value of `--data` for the sample rows in a task's folder. These few rows only test the installation."""
@@ -85,7 +86,7 @@ def _without_envelope(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _named(task: Task, source: str) -> Path:
     if source != SAMPLE:
-        path = Path(source).expanduser()
+        path = expanded(source)
         if path.is_dir():
             files = (path / f"{task.name}.{ending}" for ending in ("jsonl", "json", "parquet"))
             path = next(filter(Path.is_file, files), path)

@@ -29,6 +29,7 @@ from llm_sandbox_nb.benchmark.patches import GIT, apply, restore_tests
 from llm_sandbox_nb.benchmark.rows import DataError, Row
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
 from llm_sandbox_nb.errors import LLMSandboxError
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 
 TEST_COMMAND = "python3 -m pytest -q {test}"
@@ -60,7 +61,7 @@ async def prepare_repository(box: Sandbox, row: Row, folder: Path) -> str:
         DataError: if the repository or commit does not exist.
     """
     if source := row.extra.get("repository"):
-        repository = folder / Path(str(source)).expanduser()
+        repository = folder / expanded(str(source))
         if not repository.is_dir():
             raise DataError(f"There is no repository {repository}: give a folder in the column `repository`.")
         with tempfile.TemporaryDirectory() as temporary:

@@ -28,6 +28,7 @@ from llm_sandbox_nb.benchmark.scorers import RULES
 from llm_sandbox_nb.benchmark.swe import EVIDENCE, TEST_COMMAND
 from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.errors import LLMSandboxError
+from llm_sandbox_nb.own_folder import expanded
 
 TASKS = Path(__file__).with_name("tasks")
 _TASK_FILES = ("task.yaml", "task.yml", "config.yaml")
@@ -121,7 +122,7 @@ def load_task(name: str) -> Task:
     """
     folder = TASKS / name
     if "/" in name or "\\" in name or name in (".", "..") or name not in task_names():
-        folder = Path(name).expanduser()
+        folder = expanded(name)
     file = next((folder / name for name in _TASK_FILES if (folder / name).is_file()), None)
     if file is None:
         near = difflib.get_close_matches(name, task_names(), 1)

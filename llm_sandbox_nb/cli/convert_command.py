@@ -22,6 +22,7 @@ from llm_sandbox_nb.formats.records import (
     write_record,
 )
 from llm_sandbox_nb.options.table import UsageError
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.trajectory.journal import Journal, JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -120,13 +121,13 @@ def _with_word(out: str, word: str) -> str:
 def _written(trajectory: Trajectory, folder: Path, form: str, out: str, *, content: bool) -> list[str]:
     """Write the files and return a line for each. In a format without branches, write one file for each branch."""
     if form == JOURNAL_FORM:
-        return [str(_write_journal(trajectory, Path(out).expanduser()))]
+        return [str(_write_journal(trajectory, expanded(out)))]
     if _is_address(out):
         return [opentelemetry.send(opentelemetry.write(trajectory, folder, content=content), out)]
     paths = []
     for number, data in enumerate(write_record(trajectory, form, folder, content=content), 1):
         name = out if number == 1 else _with_word(out, f"branch-{number}")
-        paths.append(write_whole(Path(name).expanduser(), data, follow_links=True))
+        paths.append(write_whole(expanded(name), data, follow_links=True))
     return [str(path) for path in paths]
 
 

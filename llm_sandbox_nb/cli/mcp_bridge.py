@@ -21,6 +21,7 @@ from llm_sandbox_nb.mcp_server.messages import (
     RpcMessage,
     read_message,
 )
+from llm_sandbox_nb.own_folder import expanded
 
 _LIST_TIMEOUT = 3.0
 """Maximum seconds to wait until a server has listed its open notebooks."""
@@ -62,7 +63,7 @@ async def _open_at(file: Path, wanted: Path | None) -> list[OpenNotebook]:
         name, sandbox = str(run.get("notebook") or ""), run.get("outside")
         if run.get("state") != "live" or not sandbox:
             continue
-        if wanted is None or (root / name).resolve() == wanted.expanduser().resolve():
+        if wanted is None or (root / name).resolve() == expanded(wanted).resolve():
             found[sandbox] = OpenNotebook(name or "a notebook", f"{url}llm-sandbox/mcp/{sandbox}", token)
     return list(found.values())
 

@@ -18,6 +18,7 @@ from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.options.parser import prune_rule
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.options.values import resolve
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.runs.catalog import (
     list_runs,
     plan_prune,
@@ -185,7 +186,7 @@ def export_command(arguments: argparse.Namespace) -> int:
     if arguments.out:
         check_not_record(arguments.out, arguments.run)
     run = load_run(arguments.run)
-    file = split_name(arguments.run)[0].expanduser()
+    file = expanded(split_name(arguments.run)[0])
     try:
         default = run.folder / "run.html" if run.has_journal else file.with_suffix(".html")
         print(export_html(run, Path(arguments.out) if arguments.out else default))
@@ -274,7 +275,7 @@ def load_run(named: str) -> Run:
 def check_not_record(out: str, run: str) -> None:
     """Raise UsageError if the file to write is the record that is read."""
     record = run_path(str(split_name(run)[0])).resolve()
-    if Path(out).expanduser().resolve() in (record, record / JOURNAL):
+    if expanded(out).resolve() in (record, record / JOURNAL):
         raise UsageError(f"{out} is the record itself, which would be lost: choose another file.")
 
 
@@ -284,7 +285,7 @@ def run_path(name: str) -> Path:
     Raises:
         UsageError: if not exactly one run matches.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.exists():
         return path
     try:
@@ -296,8 +297,8 @@ def run_path(name: str) -> Path:
 def _runs_root(named: str | None) -> Path:
     """Return the path `named`, or the folder of runs from the settings. Raises UsageError if `named` is missing."""
     if named is None:
-        return Path(resolve({}, os.environ)["output_dir"]).expanduser()
-    root = Path(named).expanduser()
+        return expanded(resolve({}, os.environ)["output_dir"])
+    root = expanded(named)
     if not root.is_dir() and not root.is_file():
         raise UsageError(f"There is no folder {named}; check the path.")
     return root

@@ -16,7 +16,6 @@ import shlex
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from llm_sandbox_nb.cli import (
@@ -35,6 +34,7 @@ from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.options.parser import did_you_mean
 from llm_sandbox_nb.options.table import QUERY, RESOURCE_OPTIONS, UsageError
 from llm_sandbox_nb.options.values import fields_of, resolve, sandbox_options, sure_to_pause
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.command_rules import MORE_STEPS
 from llm_sandbox_nb.trajectory.run_folder import FILES
@@ -159,9 +159,9 @@ def _check(values: dict[str, Any]) -> None:
             "--check_files are the files of a check: name its command too, as in --check 'pytest'."
         )
     for name in values["check_files"]:
-        if not Path(name).expanduser().exists():
+        if not expanded(name).exists():
             raise UsageError(f"--check_files: {name} does not exist; check the path.")
-    if values["input_dir"] and not Path(values["input_dir"]).expanduser().exists():
+    if values["input_dir"] and not expanded(values["input_dir"]).exists():
         raise UsageError(f"--input_dir: {values['input_dir']} does not exist; check the path.")
 
 
@@ -314,7 +314,7 @@ def check_function_names(values: Mapping[str, Any]) -> None:
     for option in ("break_when", "tool", "doubt"):
         for name in values[option]:
             file, _, function = name.rpartition(":")
-            if not file or not function.isidentifier() or not Path(file).expanduser().is_file():
+            if not file or not function.isidentifier() or not expanded(file).is_file():
                 raise UsageError(f"--{option} must be FILE.py:NAME of an existing Python file, not {name!r}.")
 
 
@@ -328,7 +328,7 @@ def functions_of(values: Mapping[str, Any], option: str) -> list[Callable[..., A
     for name in values[option]:
         file, _, function = name.rpartition(":")
         try:
-            found = runpy.run_path(str(Path(file).expanduser())).get(function)
+            found = runpy.run_path(str(expanded(file))).get(function)
         except Exception as error:
             raise UsageError(f"--{option}: {file} cannot be run: {type(error).__name__}: {error}.") from error
         if not callable(found):

@@ -7,13 +7,13 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.cli import ENDED_WELL, FAILED, INTERRUPTED
 from llm_sandbox_nb.cli.printer import harmless
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.options.values import converted, resolve
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.training.options import JUDGE_REPEATS, config_of, watch_lines
 
 if TYPE_CHECKING:
@@ -129,13 +129,13 @@ def _data(arguments: Mapping[str, Any]) -> int:
 
     try:
         if arguments["data_action"] == "show":
-            folder = Path(arguments["folder"]).expanduser()
+            folder = expanded(arguments["folder"])
             print(harmless("\n".join([*statistics_lines(folder), "", *row_lines(folder, arguments["row"])])))
             return ENDED_WELL
         options = BuildOptions(*(arguments[name] for name in ("seed", "part", "distractors", "examples")))
-        questions = arguments["questions"] and Path(arguments["questions"]).expanduser()
-        out = Path(arguments["out"]).expanduser()
-        build_rows(Path(arguments["folder"]).expanduser(), questions, out, options)
+        questions = arguments["questions"] and expanded(arguments["questions"])
+        out = expanded(arguments["out"])
+        build_rows(expanded(arguments["folder"]), questions, out, options)
         print(harmless("\n".join(statistics_lines(out))))
     except DataError as error:
         raise UsageError(str(error)) from error

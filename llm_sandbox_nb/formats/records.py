@@ -45,7 +45,7 @@ from llm_sandbox_nb.formats.entries import (
 )
 from llm_sandbox_nb.formats.file_kinds import kind_of_bytes, kind_of_json
 from llm_sandbox_nb.formats.received import check_containers, parse_json
-from llm_sandbox_nb.own_folder import NotOwnFileError, open_file
+from llm_sandbox_nb.own_folder import NotOwnFileError, expanded, open_file
 from llm_sandbox_nb.own_folder import read_file as read_own_file
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import MAX_LINE_BYTES, JournalError
@@ -161,7 +161,7 @@ def is_record_name(name: str) -> bool:
 
 def split_name(given: str | Path) -> tuple[Path, str]:
     """Split `FILE#NAME` into the file and the name of one of its runs. Without `#NAME`, the name is empty."""
-    path = Path(given).expanduser()
+    path = expanded(given)
     before, mark, name = str(path).rpartition("#")
     if mark and not os.path.lexists(path) and Path(before).is_file():
         return Path(before), name

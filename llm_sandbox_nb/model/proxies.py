@@ -63,6 +63,10 @@ def proxy_for(address: str, environment: Mapping[str, str] | None = None) -> str
 def _checked(name: str, value: str) -> str:
     address = value if "://" in value else f"http://{value}"
     scheme = address.partition("://")[0].casefold()
+    try:
+        url = httpx.URL(address)
+    except httpx.InvalidURL:
+        url = httpx.URL()
     if scheme.startswith("socks"):
         if scheme not in ("socks5", "socks5h"):
             raise _wrong(name, f"names a proxy of the kind {scheme}, which cannot be used")
@@ -70,12 +74,10 @@ def _checked(name: str, value: str) -> str:
             raise _wrong(
                 name, "names a SOCKS proxy, for which the package socksio is missing (pip install socksio)"
             )
+        if not url.host or url.port is None:  # there is no default port
+            raise _wrong(name, "is not the address of a SOCKS proxy with its port")
         return address
-    try:
-        host = httpx.URL(address).host
-    except httpx.InvalidURL:
-        host = ""
-    if scheme not in ("http", "https") or not host:
+    if scheme not in ("http", "https") or not url.host:
         raise _wrong(name, "is not the address of a proxy")
     return address
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from llm_sandbox_nb.known_keys import PROVIDERS
 from llm_sandbox_nb.model.model_names import model_names
 from llm_sandbox_nb.options.table import RUN_OPTIONS, OneOf
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.sandbox.isolations import isolation_choices
 from llm_sandbox_nb.sandbox.network.policy import NAMED_SETS
 from llm_sandbox_nb.trajectory.run_folder import run_folders, short_ids
@@ -154,7 +155,7 @@ def _files(begun: str, endings: tuple[str, ...] = ()) -> list[str]:
     """
     head, slash, tail = begun.rpartition("/")
     try:
-        entries = islice(os.scandir(Path(head + slash or ".").expanduser()), 10 * _MAX_NAMES)
+        entries = islice(os.scandir(expanded(head + slash or ".")), 10 * _MAX_NAMES)
         found = [(entry.name, entry.is_dir()) for entry in entries if entry.name.startswith(tail)]
     except OSError:
         return []

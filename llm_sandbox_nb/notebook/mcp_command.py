@@ -6,7 +6,6 @@ import os
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.agent.control.pause_rules import pause_rules
@@ -21,6 +20,7 @@ from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes, OpenSandbox
 from llm_sandbox_nb.notebook.saved_runs import notebook_name
 from llm_sandbox_nb.notebook.server_client.keeper import ServerKeeper, server_id
 from llm_sandbox_nb.notebook.settings import SandboxSettings
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.runs.outside_agent import OutsideAgent, start_agent
 from llm_sandbox_nb.runs.outside_calls import OutsideCalls
 from llm_sandbox_nb.runs.run import Run
@@ -153,7 +153,7 @@ class RunPlace:
         """Choose the place. Raises SandboxInputError if this notebook has no such place and no file is named."""
         from llm_sandbox_nb.notebook.panel import page_shows_widgets
 
-        self._file = Path(file).expanduser() if file else None
+        self._file = expanded(file) if file else None
         self._widget = getattr(shell, "kernel", None) is not None
         if self._file is None and self._widget and not page_shows_widgets(shell.user_ns):
             raise SandboxInputError(_NO_PLACE)

@@ -93,6 +93,9 @@ def _trait(option: Option) -> TraitType[Any, Any]:
     return made.tag(config=True)
 
 
+_NUMERIC = [row.name for row in NOTEBOOK_SETTINGS if row.convert in (*_NUMBERS, count_or_all)]
+
+
 class SandboxSettings(Configurable):
     """Defaults of cells, which a cell's options override. An empty text means the default of the sandbox or the model.
 
@@ -129,7 +132,17 @@ class SandboxSettings(Configurable):
             try:
                 check_choice(name, value, _CHOICES[name])
             except ValueError as error:
-                raise SandboxUsageError(f"%config SandboxMagics.{name}: {error}") from None
+                raise TraitError(f"%config SandboxMagics.{name}: {error}") from None
+        return value
+
+    @validate(*_NUMERIC)
+    def _checked_number(self, proposal: Mapping[str, Any]) -> Any:
+        name, value = proposal["trait"].name, proposal["value"]
+        if value not in (None, ""):
+            try:
+                converted(option(name), value, f"%config SandboxMagics.{name}")
+            except UsageError as error:
+                raise TraitError(str(error)) from None  # `%config` restores the value only after a TraitError
         return value
 
     def _note_given(self, change: Mapping[str, Any]) -> None:

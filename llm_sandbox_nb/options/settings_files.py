@@ -13,6 +13,7 @@ from typing import Any
 
 from llm_sandbox_nb.options.parser import did_you_mean
 from llm_sandbox_nb.options.table import FILE_SETTINGS, SETTINGS, UsageError
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.windows import is_windows
 
 PROJECT_FILE = "llm-sandbox-nb.toml"
@@ -37,7 +38,7 @@ def find_settings_files(flags: Mapping[str, Any], environment: Mapping[str, str]
     if flags.get(SETTINGS.name) is not None:
         named, source = str(flags[SETTINGS.name]), f"--{SETTINGS.name}"
     if named:
-        path = Path(named).expanduser()
+        path = expanded(named)
         if not path.is_file():
             raise UsageError(f"{source}: the settings file {named} does not exist; check the path.")
         return (path,)

@@ -88,6 +88,8 @@ class SandboxOptions:
                 f"isolation {isolation.name!r} has no network {self.network!r}: use another isolation, or {possible}."
             )
         _check_limits(self.resources)
+        _check_url("proxy", self.proxy, "http://proxy.example.org:3128")
+        _check_url("index_url", self.index_url, "https://pypi.example.org/simple")
         check_environment(self.env)
 
     def _check_allowed(self) -> None:
@@ -226,6 +228,17 @@ def _check_limits(limits: Limits) -> None:
             )
         if value > maximum:
             raise ValueError(f"The limit {name} is {value:g}; give at most {maximum}, or None for no limit.")
+
+
+def _check_url(option: str, url: str | None, example: str) -> None:
+    if url is None:
+        return
+    with contextlib.suppress(ValueError):  # urlsplit raises it for a bad address, `port` for a bad port
+        parts = urlsplit(url)
+        _ = parts.port
+        if parts.hostname or parts.scheme == "file":
+            return
+    raise ValueError(f"The {option} {url!r} is not a URL with a host; give one such as {example}.")
 
 
 def check_environment(env: Mapping[str, str]) -> None:

@@ -19,6 +19,7 @@ import yaml
 
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.options.table import option
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.sandbox.isolations import NETWORKS
 
 CONFIGS = Path(__file__).with_name("configs")
@@ -266,7 +267,7 @@ def load_config(name: str | Path, changes: Mapping[str, Any] | None = None) -> T
     Raises:
         ConfigError: if the file does not exist, or a key or value is wrong.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     if not path.is_file() and (CONFIGS / str(name)).is_file():
         path = CONFIGS / str(name)
     try:

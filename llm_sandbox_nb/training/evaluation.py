@@ -30,6 +30,7 @@ from llm_sandbox_nb.benchmark.task import Task, load_task
 from llm_sandbox_nb.formatting import format_percent
 from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.model.model_names import make_model
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.training import grpo
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import ConfigError, TrainingConfig, changed_config
@@ -147,7 +148,7 @@ def plan_evaluation(
     Raises:
         ConfigError, ModelError, RecordError: if the training, task, rows or judge do not exist or cannot be used.
     """
-    folder = Path(checkpoint).expanduser().absolute()
+    folder = expanded(checkpoint).absolute()
     record = TrainingRecord.around(folder)
     run, config = record.folder, record.config
     after = record.newest_policy() if folder == run else folder
@@ -177,7 +178,7 @@ def plan_evaluation(
     if problem := sampling_problem(sampling):
         raise ConfigError(f"{problem}.")
     name = "-".join(dict.fromkeys((found.name, after.name)))
-    target = Path(out).expanduser() if out else run / EVALUATION / name
+    target = expanded(out) if out else run / EVALUATION / name
     policies = {BEFORE: begun, AFTER: str(after)}
     if before is None and config.warm_up.steps and config.model.path:
         policies = {BASE: config.model.path, **policies}

@@ -10,6 +10,7 @@ from typing import Any
 from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
 from llm_sandbox_nb.options.parser import Parser
 from llm_sandbox_nb.options.table import UsageError
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.training.config import ConfigError, TrainingConfig, config_names, load_config
 
 RUNS = "training-runs"
@@ -167,7 +168,7 @@ def config_of(arguments: Mapping[str, Any]) -> tuple[TrainingConfig, Path]:
         config = load_config(arguments["config"], changes)
     except ConfigError as error:
         raise UsageError(str(error)) from error
-    return config, Path(arguments.get("out") or f"{RUNS}/{config.name}").expanduser()
+    return config, expanded(arguments.get("out") or f"{RUNS}/{config.name}")
 
 
 def _assignment(text: str) -> tuple[str, str]:

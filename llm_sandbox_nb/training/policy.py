@@ -15,6 +15,7 @@ from llm_sandbox_nb.model.contract import DeltaCallback, ModelError, ModelSettin
 from llm_sandbox_nb.model.local.gguf import read_header
 from llm_sandbox_nb.model.local.source import PREFIX, PathSource, find_source
 from llm_sandbox_nb.model.local.store import Stop
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import ConfigError, LoraConfig
 from llm_sandbox_nb.training.generation import BatchGenerator, Generated, Generator
@@ -165,7 +166,7 @@ def weights_digest(path: str) -> str:
 
     For a model on the hub, and for `local/NAME`, return the name itself.
     """
-    folder = Path(path).expanduser()
+    folder = expanded(path)
     if not folder.exists() or path.startswith(PREFIX):
         return path
     found = hashlib.sha256()
@@ -308,7 +309,7 @@ class PolicyModel:
             RecordError, ConfigError: if the policy does not exist.
         """
         record = TrainingRecord.around(folder)
-        given = Path(folder).expanduser().absolute()
+        given = expanded(folder).absolute()
         path = record.newest_policy() if given == record.folder else given
         config = record.config
         model, tokenizer = load_policy(str(path), config.model.dtype)

@@ -16,6 +16,7 @@ from llm_sandbox_nb.benchmark.digests import code_of, digest, prompt_digest
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.task import Task, load_task
 from llm_sandbox_nb.formatting import plural
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.runs.event_loops import EventLoops
 from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.training import grpo, tiny, warm_up
@@ -172,7 +173,7 @@ class TrainingRun:
         self._rank = int(os.environ.get("RANK", "0"))
         self._processes = int(os.environ.get("WORLD_SIZE", "1"))
         # The processes of a training share its folder. Only the first process locks the folder.
-        self.record = TrainingRecord.begin(folder.expanduser().absolute(), config, alone=self._rank == 0)
+        self.record = TrainingRecord.begin(expanded(folder).absolute(), config, alone=self._rank == 0)
         try:
             self.record.check_inputs(input_digests(config, self.task, rows))
         except BaseException:

@@ -87,10 +87,12 @@ def summarize(folder: Path) -> RunSummary | None:
         with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
             first = _event(file.readline(_FIRST_LINE_BYTES))
             size = file.seek(0, os.SEEK_END)
+            origin = first.get("forked_from")
+            shared = origin.get("event") if isinstance(origin, dict) else None
             for tail in _TAIL_BYTES:
                 file.seek(max(0, size - tail))
                 lines = _without_undone(file.read(tail).splitlines())
-                state, steps = _end(_event(line) for line in reversed(lines))
+                state, steps = _end((_event(line) for line in reversed(lines)), shared)
                 if steps >= 0 or size <= tail:
                     break
     except OSError:
@@ -101,7 +103,6 @@ def summarize(folder: Path) -> RunSummary | None:
     if not 0 <= started <= ev.MAX_TIME_SECONDS:
         return None
     status = _status(first, lines, state, steps)
-    fork = first.get("forked_from")
     return RunSummary(
         id=folder.name,
         folder=folder,
@@ -110,7 +111,7 @@ def summarize(folder: Path) -> RunSummary | None:
         state=state,
         status=status,
         steps=steps,
-        forked_from=str(fork.get("run_id"))[:200] if isinstance(fork, dict) else None,
+        forked_from=str(origin.get("run_id"))[:200] if isinstance(origin, dict) else None,
         answer=status.finish.answer[:_TEXT_CHARACTERS] if status.finish and status.finish.answer else None,
         finding=replay_finding(folder) if status.replays else "",
         doubts=_doubts(folder, lines, size, ended=status.finish is not None),
@@ -152,9 +153,12 @@ def _without_undone(lines: list[bytes]) -> list[bytes]:
     return kept[::-1]
 
 
-def _end(newest_first: Iterator[dict[str, Any]]) -> tuple[str, int]:
+def _end(newest_first: Iterator[dict[str, Any]], shared: object) -> tuple[str, int]:
+    """Return the state and the number of the last step, or -1. `shared` is the id of a fork's last shared event."""
     state, undid = "", False
     for event in newest_first:
+        if shared and event.get("id") == shared and event.get("kind") != "run.finished":
+            state = state or "ready"
         match event.get("kind"):
             case "run.finished":
                 if not state and isinstance(event.get("steps"), int):

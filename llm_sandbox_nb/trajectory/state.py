@@ -155,7 +155,9 @@ class Status:
         self.held: ev.CallHeld | None = None
         """The event of the call that waits for a person. None if no call waits."""
         self.ready_at: int | None = None
-        """The step from which a rewound run can continue. None if the run is running, has ended or was not rewound."""
+        """The step from which a rewound run, or a fork that has not begun, can continue. None for all other runs."""
+        self._forked_at: ev.ForkedFrom | None = None
+        """The parent of a fork. None if the run is not a fork."""
         self._isolation = ""
         """Displayed name of the isolation. Empty if the isolation is not known before the sandbox is open."""
         self._opened = False
@@ -172,10 +174,16 @@ class Status:
 
     def add(self, event: ev.Event) -> None:
         """Update the state with an event of the branch."""
+        self._add(event)
+        if self._forked_at and event.id == self._forked_at.event:
+            self.rewind(self._forked_at.step)
+
+    def _add(self, event: ev.Event) -> None:
         match event:
             case ev.RunStarted():
                 self._set_limits(event.settings.get("limits"))
                 self.replays = replayed_run(event)
+                self._forked_at = event.forked_from
                 self._isolation = ISOLATION_WORDS.get(str(event.settings.get("isolation")), "")
             case ev.SandboxReady():
                 self._opened = True

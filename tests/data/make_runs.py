@@ -128,6 +128,15 @@ def undone(events: Events) -> Events:
     return numbered([*events, ev.Rewound(to=before.id, step=step, undo_of=rewind.id)])
 
 
+def forked(events: Events) -> Events:
+    """The same events as a fork that shares them all."""
+    first, *rest = numbered(events)
+    assert isinstance(first, ev.RunStarted)
+    step = max((event.step for event in rest if isinstance(event, ev.ModelRequested)), default=0)
+    origin = ev.ForkedFrom(run_id="r0", folder="r0", step=step, event=rest[-1].id)
+    return [first.model_copy(update={"forked_from": origin}), *rest]
+
+
 def numbered(events: Events) -> Events:
     for number, event in enumerate(events, 1):
         event.id, event.time = f"e{number}", float(number)
@@ -276,6 +285,12 @@ def states() -> Iterator[tuple[str, Events, bool]]:
     yield "killed, then only the files go back", back(two, 1, "files", target="k"), False
     yield "ended, then only the files go back", back([*two, *end("submitted")], 1, "files", target="k"), False
     yield "rewound before a call", before_call(two), False
+    yield "a fork that waits", forked(two), False
+    yield "a fork of the beginning", forked(start()), False
+    yield "a fork with its files", [*forked(two), ev.Checkpointed(step=2, checkpoint="k")], False
+    yield "a fork that runs", [*forked(two), *asked(3)], True
+    yield "a fork that was killed", [*forked(two), *asked(3)], False
+    yield "a fork, another step, and back", back([*forked(two), *bash(3)], 2), False
     yield "a rewind that did not happen", [*two, ev.RewindStarted(to="e1", step=0)], False
     yield "ended, then continued", [*two, *end("steps"), ev.Continued(), *asked(3)], True
     yield (

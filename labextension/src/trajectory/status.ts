@@ -3,7 +3,7 @@
  * Twin of `Status` in `trajectory/state.py`; tests/data/runs.json tests both.
  */
 
-import { ICallHeld, IEvent, IRunFinished, IVerdict } from '../generated/events';
+import { ICallHeld, IEvent, IForkedFrom, IRunFinished, IVerdict } from '../generated/events';
 import { CHECKED, CHECKED_ENDS, ISOLATIONS, Meaning, NOT_CHECKED, STATES } from '../generated/words';
 import { formatCost, formatCount, formatDuration, formatModelFailure, formatState, Trans } from '../formatting';
 
@@ -48,7 +48,7 @@ export class Status {
   pausing = false;
   /** The call before or after which the run has halted; null if it has not halted at a call. */
   held: ICallHeld | null = null;
-  /** After a rewind: the step from which the run can continue; null when it runs, has ended or was not rewound. */
+  /** The step from which a rewound run, or a fork that has not begun, can continue; null for all other runs. */
   readyAt: number | null = null;
   /** Name of the replayed run; empty if this run is no replay, or was continued as a run of its own. */
   private _replays = '';
@@ -60,11 +60,21 @@ export class Status {
   private _opened = false;
   /** The stopper of the run: a person, or a rule for its pauses. */
   private _stoppedBy = '';
+  /** The parent of a fork, with the last event that both share. */
+  private _forkedFrom: IForkedFrom | null = null;
 
   add(event: IEvent): void {
+    this._add(event);
+    if (this._forkedFrom !== null && event.id === this._forkedFrom.event) {
+      this.rewind(this._forkedFrom.step);
+    }
+  }
+
+  private _add(event: IEvent): void {
     switch (event.kind) {
       case 'run.started':
         this._replays = typeof event.settings.replay_of === 'string' ? event.settings.replay_of : '';
+        this._forkedFrom = event.forked_from ?? null;
         this._isolation = ISOLATIONS.get(String(event.settings.isolation)) ?? '';
         return this._setLimits(event.settings.limits);
       case 'sandbox.ready':

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.known_keys import public_address, remember_address, remember_key
+from llm_sandbox_nb.own_folder import expanded
 
 CONFIG_FILE = ".mcp.json"
 ServerNames = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
@@ -100,7 +101,7 @@ def _configs_of(value: object, folder: Path) -> Iterator[ServerConfig]:
         yield _named(text, folder / CONFIG_FILE)
     else:
         file, _, name = text.partition("#")
-        path = folder / Path(file).expanduser()
+        path = folder / expanded(file)
         if name:
             yield _named(name, path)
         else:

@@ -13,6 +13,7 @@ from llm_sandbox_nb.model.local.hub import fetch_hub_file
 from llm_sandbox_nb.model.local.store import Stop, check_disk, fetch_once, known_sum, models_folder
 from llm_sandbox_nb.model.local.table import MODELS, ListedModel
 from llm_sandbox_nb.model.local.wheels import installed_file, pip_missing, write_parts
+from llm_sandbox_nb.own_folder import expanded
 
 PREFIX = "local/"
 _HUB = "hf:"
@@ -133,7 +134,7 @@ def find_source(name: str) -> Source:
             kind="not_found",
         )
     if name.lower().endswith(".gguf") or "/" in name or name.startswith(("~", ".")):
-        return PathSource(Path(name).expanduser().absolute())
+        return PathSource(expanded(name).absolute())
     begun = [known for known in MODELS if name and known.startswith(name.lower())]
     near = begun or difflib.get_close_matches(name.lower(), MODELS, 1, 0.4)
     hint = f"did you mean {PREFIX}{near[0]}? " if near else ""

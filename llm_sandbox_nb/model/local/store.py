@@ -17,6 +17,7 @@ from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.local.loading_progress import Share, show
 from llm_sandbox_nb.model.local.machine import free_disk
+from llm_sandbox_nb.own_folder import expanded
 
 FOLDER_VARIABLE = "LLM_SANDBOX_MODELS"
 """Environment variable that can name another folder for fetched models."""
@@ -40,7 +41,7 @@ class Stop(threading.Event):
 def models_folder() -> Path:
     """Return the folder of fetched models: `$LLM_SANDBOX_MODELS`, or a folder in the user's cache folder."""
     if chosen := os.environ.get(FOLDER_VARIABLE):
-        return Path(chosen).expanduser().absolute()
+        return expanded(chosen).absolute()
     import platformdirs
 
     return platformdirs.user_cache_path("llm-sandbox-nb") / "models"

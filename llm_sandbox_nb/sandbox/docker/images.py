@@ -13,6 +13,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
 
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.sandbox.docker.engine import PREFIX, connect, engine_errors, one_line
 from llm_sandbox_nb.sandbox.docker.ownership import owner_labels
 from llm_sandbox_nb.sandbox.errors import ImageError
@@ -325,7 +326,7 @@ def _build_context(ca_bundle: Path | str | None, index_url: str | None) -> io.By
 def _certificates(ca_bundle: Path | str | None) -> list[str]:
     if ca_bundle is None:
         return []
-    text = Path(ca_bundle).expanduser().read_text("ascii", "replace")
+    text = expanded(ca_bundle).read_text("ascii", "replace")
     found = _CERTIFICATE.findall(text)
     if not found:
         raise ImageError(

@@ -56,6 +56,9 @@ def test_a_value_that_cannot_be_used_names_the_variable(
 def test_a_socks_proxy_is_used_where_its_package_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     assert proxy_for("https://a.example/v1", {"ALL_PROXY": "socks5h://p:1"}) == "socks5h://p:1"
+    for address in ("socks5://", "socks5://p", "socks5://p:port"):
+        with pytest.raises(ModelError, match="is not the address of a SOCKS proxy with its port"):
+            proxy_for("https://a.example/v1", {"ALL_PROXY": address})
 
 
 @pytest.mark.parametrize(

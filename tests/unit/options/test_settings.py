@@ -290,6 +290,24 @@ def test_a_chosen_model_is_that_of_the_next_cell(shell: Any, capsys: pytest.Capt
     assert (magics.model, magics.api_base) == ("openai/qwen3", "http://127.0.0.1:8000/v1")
 
 
+def test_an_impossible_number_is_refused_when_it_is_set(
+    shell: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = magics_of(shell)
+    kept = before.steps, before.temperature, before.prepared_sandboxes, before.isolation
+    for line, sentence in {
+        "steps = -1": "SandboxMagics.steps: must be a whole number of at least 1, not -1",
+        "temperature = -0.5": "SandboxMagics.temperature: must be a number of at least 0",
+        "prepared_sandboxes = -2": "SandboxMagics.prepared_sandboxes: must be a whole number of at least 0",
+        "isolation = 'dokcer'": "did you mean 'docker'?",
+    }.items():
+        caplog.clear()
+        shell.run_line_magic("config", f"SandboxMagics.{line}")  # IPython logs the error
+        assert sentence in caplog.text
+    after = magics_of(shell)
+    assert (after.steps, after.temperature, after.prepared_sandboxes, after.isolation) == kept
+
+
 def test_a_model_that_cannot_be_chosen_changes_nothing(shell: Any) -> None:
     wrong = {
         "scripted/none-such": "There is no script",
