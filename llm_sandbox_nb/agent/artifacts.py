@@ -85,7 +85,8 @@ class Collector:
         `own` has the names of files that an earlier session of the run has collected. These files are results even
         without a change. The names are written as in the journal, where bytes that are not valid text are replaced.
         """
-        entries = [entry for entry in await self._list() if entry.kind != "directory"]
+        listed, _ = await self._list()
+        entries = [entry for entry in listed if entry.kind != "directory"]
         names = {entry.path: ev.clean_text(self._relative(entry.path) or "") for entry in entries}
         gone = set(own).difference(names.values())
         mine = [path for path, name in names.items() if name in own]
@@ -132,9 +133,9 @@ class Collector:
     async def collect_all(self) -> None:
         """Collect all new and changed files, and remove the copies of deleted files."""
         await self.settle()
-        listed = await self._list()
+        listed, complete = await self._list()
         here = {entry.path for entry in listed}
-        if len(listed) < self.limits.listed:
+        if complete:
             for path in [path for path in self._sizes if path not in here]:
                 self._forget(path, None)
         else:
@@ -145,14 +146,16 @@ class Collector:
             if self._seen.get(entry.path) != (entry.size, entry.mtime):
                 await self._take(entry, None)
 
-    async def _list(self) -> list[FileEntry]:
+    async def _list(self) -> tuple[list[FileEntry], bool]:
+        """Return the entries that may be results, and True if the output folder has no others."""
         try:
             entries = await self.box.list_files(
                 self.output_dir, depth=self.limits.folders + 1, limit=self.limits.listed
             )
         except (FileNotFoundError, PermissionError):
-            return []
-        return [entry for entry in entries if self._relative(entry.path) is not None]
+            return [], True
+        wanted = [entry for entry in entries if self._relative(entry.path) is not None]
+        return wanted, len(entries) < self.limits.listed
 
     def _files(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
         """Return the entries that are not folders. Record each folder whose content is too deep to be collected."""
@@ -173,7 +176,8 @@ class Collector:
     async def _look_at(self, paths: list[str]) -> list[FileEntry]:
         if len(paths) > 20:
             wanted = set(paths)
-            return [entry for entry in self._files(await self._list()) if entry.path in wanted]
+            listed, _ = await self._list()
+            return [entry for entry in self._files(listed) if entry.path in wanted]
         entries: list[FileEntry] = []
         for path in paths:
             try:

@@ -215,7 +215,7 @@ def _number_or_text(text: str) -> Any:
     """Parse a text as JSON. Return a text that is not JSON unchanged."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

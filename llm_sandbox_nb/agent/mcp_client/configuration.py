@@ -92,9 +92,10 @@ def _configs_of(value: object, folder: Path) -> Iterator[ServerConfig]:
     text = value.strip()
     if text.startswith("{"):
         try:
-            yield from _from_mapping(json.loads(text), "mcp")
+            servers = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise InputError(f"The MCP servers in {text!r:.80} are not valid JSON.") from error
+        yield from _from_mapping(servers, "mcp")
     elif inline := _INLINE.fullmatch(text):
         yield _inline(*inline.groups())
     elif _SERVER_NAME.fullmatch(text):
@@ -165,6 +166,14 @@ def _from_mapping(content: Any, source: str, only: str = "") -> Iterator[ServerC
             yield _config(name, entry, source)
 
 
+def _has_host(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # invalid brackets or port
+        return False
+
+
 def _config(name: object, entry: Mapping[str, Any], source: str) -> ServerConfig:
     if not isinstance(name, str) or not _SERVER_NAME.fullmatch(name):
         raise InputError(
@@ -178,8 +187,8 @@ def _config(name: object, entry: Mapping[str, Any], source: str) -> ServerConfig
     if str(entry.get("type") or entry.get("transport") or "").lower() == "sse":
         raise InputError(f"{where} uses the old transport sse: give its address for streamable HTTP.")
     url = _filled(url, where)
-    if url and urlsplit(url).scheme not in ("http", "https"):
-        raise InputError(f"{where}: `url` has to begin with http:// or https://.")
+    if url and not _has_host(url):
+        raise InputError(f"{where}: `url` has to be an address that begins with http:// or https://.")
     remember_address(url)
     args, tools, inside = entry.get("args") or [], entry.get("tools"), entry.get("inside", False)
     for key, value in (("args", args), ("tools", tools or [])):

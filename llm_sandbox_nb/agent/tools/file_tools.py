@@ -68,8 +68,10 @@ class ReadFile(_FileTool):
         total, first = count_lines(file.text), max(1, arguments.get("offset", 1))
         if first > max(1, total):
             raise EditorError(f"{path} has {plural(total, 'line')}, so there is no line {first}.")
+        if (limit := arguments.get("limit", 2000)) < 1:
+            raise EditorError(f"limit has to be at least 1, not {limit}.")
         lines = list(io.StringIO(file.text))  # unlike str.splitlines, only LF ends a line
-        chosen = lines[first - 1 : first - 1 + arguments.get("limit", 2000)]
+        chosen = lines[first - 1 : first - 1 + limit]
         room, shown = MAX_RESULT_LENGTH, []
         for line in chosen:
             if len(line) > room:

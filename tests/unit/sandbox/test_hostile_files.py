@@ -119,6 +119,21 @@ def test_a_folder_with_more_than_is_looked_at(tmp_path):
     assert reasons == ["Only 5 files and folders are looked at; the others were left out."]
 
 
+def test_a_large_git_folder_removes_no_results(tmp_path):
+    """The folder .git fills the listing, although its files are no results."""
+    names = ["a", "b"]
+    hostile = HostileFiles(
+        lambda path: [entry(FILE, path[-1:].encode())], lambda path: [row(n) for n in names]
+    )
+    git = [".git/1", ".git/2", ".git/3", "a", "c"]
+    files, events = collected(
+        tmp_path, hostile, CollectLimits(listed=5), lambda: names.__setitem__(slice(None), git)
+    )
+    assert files == set("abc")
+    reasons = [one.reason for one in events if isinstance(one, ev.ArtifactSkipped)]
+    assert reasons == ["Only 5 files and folders are looked at; the others were left out."]
+
+
 def test_a_file_is_taken_as_soon_as_there_is_room(tmp_path):
     names = ["a", "b"]
     hostile = HostileFiles(
