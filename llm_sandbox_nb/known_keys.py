@@ -104,9 +104,14 @@ def remember_environment(environment: Mapping[str, str] | None = None) -> None:
             remember_key(value.strip(_BLANKS))
 
 
+def _longest_first() -> list[str]:
+    """Return the known keys in an order in which a key that begins like another leaves nothing of the longer one."""
+    return sorted(_known, key=len, reverse=True)
+
+
 def without_keys(text: str) -> str:
     """Return the text with `HIDDEN` in place of every known key."""
-    for key in tuple(_known):
+    for key in _longest_first():
         if key in text:
             text = text.replace(key, HIDDEN)
     return text
@@ -114,7 +119,7 @@ def without_keys(text: str) -> str:
 
 def without_keys_in(data: bytes) -> bytes:
     """Return the data with `HIDDEN` in place of every known key."""
-    for key in tuple(_known):
+    for key in _longest_first():
         if (found := key.encode()) in data:
             data = data.replace(found, HIDDEN.encode())
     return data
@@ -130,11 +135,22 @@ def has_key(texts: Iterable[str]) -> bool:
     return any(key in text for text in texts for key in tuple(_known))
 
 
+_FORMATTER = logging.Formatter()
+
+
 class KeyFilter(logging.Filter):
     """Filter that removes known keys from log records."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep every log record, but remove the known keys from its message."""
-        if _known and has_key([told := record.getMessage()]):
-            record.msg, record.args = without_keys(told), ()
+        """Keep every log record, but remove the known keys from its message and its traceback."""
+        if not _known:
+            return True
+        try:
+            message = record.getMessage()
+        except Exception:  # noqa: BLE001 - wrong arguments: logging reports them when it writes the record
+            message = ""
+        if has_key([message]):
+            record.msg, record.args = without_keys(message), ()
+        if record.exc_info:
+            record.exc_text = without_keys(record.exc_text or _FORMATTER.formatException(record.exc_info))
         return True

@@ -49,7 +49,7 @@ def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[i
         match entry:
             case Opening():
                 tools = [_tool(tool) for tool in entry.tools]
-            case Message(role="system"):
+            case Message(role="system" | "developer"):
                 system.append(entry.content)
             case Message():
                 _add(messages, "user", [{"type": "text", "text": entry.content}])

@@ -110,7 +110,8 @@ def read(data: bytes) -> list[tuple[str, list[ev.Event]]]:
         except (
             Exception
         ) as error:  # the log may come from anyone, so Inspect's package may raise any exception
-            raise ValueError(f"Inspect cannot read it: {str(error).splitlines()[0][:200]}") from error
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise ValueError(f"Inspect cannot read it: {reason[:200]}") from error
     found = []
     for sample in samples:
         epoch = f"-epoch-{sample['epoch']}" if sample.get("epoch", 1) != 1 else ""
@@ -140,7 +141,9 @@ def _repacked(data: bytes) -> bytes:
                 left -= len(content)
                 containers = check_containers(content, containers)
                 plain.writestr(member.filename, _checked(content))
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, ImportError, RuntimeError) as error:
+    except ValueError:
+        raise
+    except Exception as error:  # each method of compression has errors of its own
         raise ValueError(f"it is a damaged ZIP archive ({str(error)[:100]})") from error
     return made.getvalue()
 

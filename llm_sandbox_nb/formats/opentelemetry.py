@@ -180,7 +180,7 @@ class _Trace:
         marks = [mark for event in path if self._is_own(event) for mark in _mark(event)]
         links = (
             [{"traceId": self.linked, "spanId": _id(8, _run_id(self.trajectory), "chat", self.shared)}]
-            if self.linked
+            if self.linked and self.shared
             else []
         )
         return self._span(

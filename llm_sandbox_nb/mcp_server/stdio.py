@@ -85,7 +85,8 @@ class StdioServer:
                 self._session = McpSession("stdio", self._host.principal, client, 0.0)
                 self._write(response(message.id, result))
             elif message.id in self._running:
-                raise McpError(INVALID_REQUEST, "The id of this request is in use.")
+                in_use = McpError(INVALID_REQUEST, "The id of this request is in use.")
+                self._write(in_use.to_json(message.id))
             else:
                 task = self._running[message.id] = asyncio.ensure_future(self._answer(message, message.id))
                 task.add_done_callback(lambda _, id=message.id: self._running.pop(id, None))  # type: ignore[misc]

@@ -118,6 +118,8 @@ def _kimi3(text: str) -> ChannelReply | None:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: WrittenCalls = []
+    end_of_calls = 0
+    """Place after the newest argument, or after the beginning of a call without arguments."""
     for element in ("think", "response"):
         end = text.find(f"<|close|>{element}<|sep|>")
         if end >= 0 and "<|open|>" not in text[:end].replace(f"<|open|>{element}<|sep|>", ""):
@@ -134,6 +136,7 @@ def _kimi3(text: str) -> ChannelReply | None:
             place = len(text) if end < 0 else end
         elif kind == "call":
             calls.append((attributes.get("tool", ""), {}))
+            end_of_calls = place
         elif kind == "argument" and calls:
             end_mark = "<|close|>argument<|sep|>"
             end = text.find(end_mark, place)
@@ -143,18 +146,18 @@ def _kimi3(text: str) -> ChannelReply | None:
             ):
                 end = text.find(end_mark, end + 1)
             if end < 0:
-                calls.pop()
                 break
             raw = text[place:end]
             calls[-1][1][html.unescape(attributes.get("key", ""))] = (
                 raw if attributes.get("type") == "string" else Written(raw)
             )
-            place = end + len(end_mark)
-    closed = text.count("<|close|>call<|sep|>")
+            place = end_of_calls = end + len(end_mark)
+    if calls and text.find("<|close|>call<|sep|>", end_of_calls) < 0:
+        calls.pop()  # the last call was cut off
     left = text[text.rfind("<|sep|>") + len("<|sep|>") :] if calls else ""
     return ChannelReply(
         "".join(texts),
         "\n\n".join(filter(None, thoughts)),
-        calls[:closed],
+        calls,
         END_TOKENS.fullmatch(left) is None,
     )

@@ -237,7 +237,7 @@ class OutsideAgent:
         call = OutsideCall(tool, arguments, client, principal)
         self.calls[call.id] = call
         ended = [known for known in self.calls.values() if known.done.done()]
-        for old in ended[: len(self.calls) - _MAX_ENDED_CALLS]:
+        for old in ended[: max(0, len(self.calls) - _MAX_ENDED_CALLS)]:
             del self.calls[old.id]
         self._queue.append(call)
         self._news.set()

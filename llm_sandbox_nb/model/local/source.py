@@ -72,8 +72,6 @@ class ListedSource:
         """Return the path of the file, and fetch the file if necessary. Raise ModelError if this is not possible."""
         if (path := self.present(stop)) is not None:
             return path
-        if self.target.exists():  # this file was correct after its fetch, and was damaged later
-            self.target.unlink()
         model = self.model
         fetch_once(
             self.target,

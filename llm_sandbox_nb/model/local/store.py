@@ -95,14 +95,14 @@ def fetch_once(
     """Call `write` to fill a file next to `target`. If its size and checksum are correct, move this file to `target`.
 
     If two programs fetch the same file, the second one waits for the first. After an interruption, the next call of
-    this function gives the incomplete file to `write` again. If `target` exists, do nothing.
+    this function gives the incomplete file to `write` again. If `target` has the right checksum, do nothing.
 
     Raises:
         ModelError: if the file cannot be fetched or written, or has a wrong size or checksum. A wrong file is removed.
         FetchStoppedError: if `stop` is set.
     """
     with only_here(target, stop):
-        if target.exists():
+        if target.is_file() and known_sum(target, name, stop) == sha256:
             return
         partial = target.with_name(f"{target.name}.partial")
         try:

@@ -143,7 +143,7 @@ def _ran_tests(evidence: Evidence, version: Version) -> bool:
 
 
 def _restored(evidence: Evidence, version: Version) -> bool:
-    newest = evidence.files[version.path][-1]
+    newest = evidence.files.get(version.path, [version])[-1]  # `Evidence` limits the number of files
     if newest is version or newest.change is None:
         return False
     if version.deleted:
