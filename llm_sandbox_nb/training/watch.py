@@ -13,7 +13,7 @@ from typing import Any
 
 from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
 from llm_sandbox_nb.formatting import format_percent, plural
-from llm_sandbox_nb.training.record import END, RecordError, RolloutRow, TrainingRecord
+from llm_sandbox_nb.training.record import COMPLETE, END, RecordError, RolloutRow, TrainingRecord
 from llm_sandbox_nb.training.validation import validation_line
 
 _COLUMNS = ("step", "reward", "", "alike", "turns", "tokens", "read", *CAPABILITIES, "seconds", "stops")
@@ -141,9 +141,9 @@ def follow(record: TrainingRecord, emit: Callable[[str], None], pause: float = _
 
 
 def is_over(record: TrainingRecord) -> bool:
-    """Return True if the last step is done and the folder of the trained policy exists."""
+    """Return True if the last step is done and the trained policy is completely written."""
     steps = record.steps()
-    return bool(steps) and steps[-1]["step"] >= record.config.steps and (record.folder / END).is_dir()
+    return bool(steps) and steps[-1]["step"] >= record.config.steps and (record.folder / END / COMPLETE).is_file()
 
 
 def _alike(figures: Mapping[str, Any]) -> str:

@@ -52,6 +52,20 @@ def test_a_call_that_is_not_a_step_waits_for_the_set_up(
     with_calls(tmp_path, work)
 
 
+def test_results_of_the_newest_calls_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(calls: OutsideCalls) -> None:
+        monkeypatch.setattr(outside_agent, "_MAX_ENDED_CALLS", 4)
+        (agent,) = calls.agents.values()
+        made = []
+        for _ in range(6):
+            call = agent.submit("execute_bash", {"command": "true"}, "agent")
+            await call.done
+            made.append(call.id)
+        assert list(agent.calls) == made[-5:], "four that ended, and the newest"
+
+    with_calls(tmp_path, work)
+
+
 @pytest.mark.parametrize(("tool", "arguments"), WITHOUT_STEP)
 def test_a_set_up_that_takes_too_long_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, arguments: dict[str, Any]

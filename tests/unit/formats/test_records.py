@@ -275,6 +275,12 @@ def archive(**files: bytes) -> bytes:
     return made.getvalue()
 
 
+def damaged(packed: bytes) -> bytes:
+    """The archive with wrong bytes in the compressed data of its first file."""
+    start = packed.index(b".json") + len(b".json")
+    return packed[:start] + b"\xff" * 4 + packed[start + 4 :]
+
+
 ARRAYS = b"[" + b"[]," * 1_500_000 + b"[]]"
 
 
@@ -303,9 +309,10 @@ def test_an_archive_that_is_not_a_log() -> None:
         ),
         (archive(header=b'{"version": 2}'), "Inspect cannot read it"),
         (archive(header=b"{}")[:-40], "a ZIP archive"),
+        (damaged(archive(header=b"{}" + b" " * 500)), "a damaged ZIP archive"),
         (b'{"version": 2, "eval": 3, "samples": []}', "Inspect cannot read it"),
     ],
-    ids=["deep", "many", "many together", "empty", "cut", "json"],
+    ids=["deep", "many", "many together", "empty", "cut", "damaged", "json"],
 )
 def test_a_damaged_log_is_one_sentence(data: bytes, why: str) -> None:
     pytest.importorskip("inspect_ai")

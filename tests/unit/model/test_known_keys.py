@@ -75,3 +75,28 @@ def test_a_log_has_no_keys(caplog: pytest.LogCaptureFixture) -> None:
     logger.addFilter(KeyFilter())
     logger.warning("sent %s", KEY)
     assert caplog.messages == [f"sent {HIDDEN}"]
+    try:
+        raise ValueError(f"the header {KEY}")
+    except ValueError:
+        logger.exception("failed")
+    assert f"the header {HIDDEN}" in caplog.text
+    assert KEY not in caplog.text
+
+
+def test_a_log_call_with_wrong_arguments_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    remember_key(KEY)
+    logger = logging.getLogger("another log of a test")
+    logger.addFilter(KeyFilter())
+    logger.propagate = False
+    logger.warning("%d files", "many")
+
+
+def test_a_key_that_begins_like_another_leaves_nothing_of_the_longer_one() -> None:
+    for number in range(20):
+        short = f"{KEY}-{number}-"
+        longer = f"{short}tail-of-the-longer-key"
+        remember_key(short)
+        remember_key(longer)
+        assert without_keys(f"a {longer} b") == f"a {HIDDEN} b"
+        assert without_keys_in(longer.encode()) == HIDDEN.encode()

@@ -65,6 +65,15 @@ def test_the_example_of_each_form_is_read_and_the_text_before_it_stays(text: str
         assert (calls(reply), reply.text) == ([("ls", {"d": "."})], "I will look.")
 
 
+def test_a_cut_off_call_of_kimi_k3_is_no_call() -> None:
+    """The mark of a call's end is also in the argument of the first call."""
+    head = '<|open|>tools<|sep|><|open|>call tool="ls" index="1"<|sep|><|open|>argument key="d" type="string"<|sep|>'
+    first = f"{head}<|close|>call<|sep|><|close|>argument<|sep|><|close|>call<|sep|>"
+    second = head.removeprefix("<|open|>tools<|sep|>")
+    for cut in ("x", "x<|close|>argument<|sep|>"):
+        assert calls(read_text_calls(f"{first}{second}{cut}", LS)) == [("ls", {"d": "<|close|>call<|sep|>"})]
+
+
 # --- the outputs of nine families that canitoolcall has collected, each with its right parse ---
 
 LEAST = 458

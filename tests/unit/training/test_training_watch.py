@@ -110,6 +110,10 @@ def test_a_training_that_goes_on_has_no_trained_policy(record: TrainingRecord) -
     assert record.newest_policy() == record.checkpoints / "checkpoint-2"
     record.add_step(figures(3))
     assert not is_over(record)
+    (record.folder / END).mkdir(exist_ok=True)
+    assert not is_over(record), "the policy is being written"
+    (record.folder / END / COMPLETE).touch()
+    assert is_over(record)
 
 
 def test_a_checkpoint_counts_when_it_is_whole(record: TrainingRecord) -> None:
