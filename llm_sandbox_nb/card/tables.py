@@ -112,10 +112,10 @@ def delimited_table(text: str, delimiter: str) -> str:
     """Return the first rows of a CSV or TSV file as HTML."""
     if delimiter == "," and text.partition("\n")[0].count(";") > text.partition("\n")[0].count(","):
         delimiter = ";"
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    filled = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
     try:
-        rows = list(islice(reader, _MAX_ROWS + 1))
-        more = sum(1 for row in reader if row)
+        rows = list(islice(filled, _MAX_ROWS + 1))
+        more = sum(1 for _ in filled)
     except csv.Error as error:
         return f"<p class='lsn-quiet'>Not a table that can be shown: {escape(str(error))}.</p>"
     if not rows:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import ssl
+import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from llm_sandbox_nb.known_keys import public_address
 from llm_sandbox_nb.mcp_server.messages import (
     INTERNAL_ERROR,
     META_VERSION,
@@ -48,7 +50,10 @@ async def open_notebooks(wanted: Path | None = None) -> list[OpenNotebook]:
 
 
 async def _open_at(file: Path, wanted: Path | None) -> list[OpenNotebook]:
-    """Return the open notebooks of a server; an empty list if the server is gone or lacks the extension."""
+    """Return the open notebooks of a server. Return an empty list if the server is gone or lacks the extension.
+
+    The same applies if the server's certificate is not trusted; this is reported on stderr.
+    """
     try:
         info = json.loads(file.read_bytes())
         url, token, root = str(info["url"]), str(info.get("token") or ""), Path(str(info["root_dir"]))
@@ -56,7 +61,13 @@ async def _open_at(file: Path, wanted: Path | None) -> list[OpenNotebook]:
             async with _answered("GET", f"{url}llm-sandbox/api/runs", token, {}) as response:
                 body = await response.aread()
         runs = json.loads(body)["runs"] if response.status_code == 200 else []
-    except (OSError, ValueError, KeyError, TypeError, TimeoutError, httpx.HTTPError, httpx.InvalidURL):
+    except (OSError, ValueError, KeyError, TypeError, TimeoutError, httpx.HTTPError, httpx.InvalidURL) as error:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            print(
+                f"The notebooks of the Jupyter server {public_address(url)} are not offered, because its certificate is "
+                "not trusted: set the environment variable SSL_CERT_FILE to the file of its certificate.",
+                file=sys.stderr,
+            )
         return []
     found: dict[str, OpenNotebook] = {}
     for run in runs:

@@ -32,7 +32,7 @@ SUBCOMMAND_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "stop": ("--idle",),
     "get": ("--replace",),
     "mcp": ("--approve", "--out", "--new-token", "--stop", "--revoke"),
-    "benchmark": ("list", "run", "report"),
+    "benchmark": ("list", "run", "report", "score", "compare"),
     "train": ("run", "watch", "evaluate", "data"),
     "model": ("--local", "--api-base"),
     "key": (*PROVIDERS, "--forget"),

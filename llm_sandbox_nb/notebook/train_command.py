@@ -170,10 +170,12 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGINT)
     try:
-        process.wait(CLOSE_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(CLOSE_SECONDS)
+    finally:  # also after a second interrupt
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def _record(folder: Path) -> TrainingRecord | None:

@@ -55,7 +55,8 @@ def groups_of(proc: Path, process: str = "self") -> Iterator[tuple[int, frozense
             continue
         for version, mounted, root, point in hierarchies:
             if version == (1 if names else 2) and controllers <= mounted:
-                below = group.removeprefix(root).lstrip("/") if group.startswith(root) else ""
+                inside = group == root or group.startswith(f"{root.rstrip('/')}/")
+                below = group.removeprefix(root).lstrip("/") if inside else ""
                 yield version, controllers, point / below, point
 
 

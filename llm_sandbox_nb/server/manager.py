@@ -95,6 +95,8 @@ class SandboxManager(LoggingConfigurable):
 
     async def ready(self) -> None:
         """Wait until sandboxes of an earlier server are adopted, so that no client is refused too early."""
+        if self._closing:
+            return
         self._watcher.start(self._opener)
         await self._watcher.adopted(_ADOPTION_SECONDS)
 

@@ -172,10 +172,10 @@ class TerminalHandler(SandboxSocket):
     def on_message(self, message: bytes | str) -> None:
         if self._terminal is None:
             return
-        self.manager.note_activity(self._managed)
-        self._managed.typed = time.time()
         try:
-            _act(self._terminal, json.loads(message))
+            if _act(self._terminal, json.loads(message)):
+                self._managed.typed = time.time()
+                self.manager.note_activity(self._managed)
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             self._hang(BROKE_PROTOCOL, str(error))
 
@@ -242,21 +242,27 @@ async def _outcome(terminal: Terminal) -> tuple[int, str]:
     return ENDED, f"The shell has ended{f' with exit code {status}' if status else ''}."
 
 
-def _act(terminal: Terminal, message: object) -> None:
-    """Handle a message of the page. Raises ValueError, TypeError or LookupError for an invalid message."""
+def _act(terminal: Terminal, message: object) -> bool:
+    """Handle a message of the page. Return True if a person typed: a page sends all other messages by itself.
+
+    Raises ValueError, TypeError or LookupError for an invalid message.
+    """
     if not isinstance(message, list):
         raise TypeError("A message is a list.")
     kind, *content = message
     if kind == "stdin":
         text = content[0]
-        take = terminal.report if REPORT.fullmatch(text) else terminal.type
+        is_report = REPORT.fullmatch(text) is not None
+        take = terminal.report if is_report else terminal.type
         take(text.encode("utf-8", "replace"))
-    elif kind == "set_size":
+        return not is_report
+    if kind == "set_size":
         terminal.resize(int(content[0]), int(content[1]))
     elif kind == "ack":
         terminal.acknowledge(int(content[0]))
     else:
         raise ValueError("A message of this kind is not known.")
+    return False
 
 
 socket_routes: list[tuple[str, type[Any]]] = [

@@ -111,7 +111,7 @@ async def _connected(
             except BaseException:
                 writer.close()
                 raise
-    except (OSError, ssl.SSLError, asyncio.IncompleteReadError, TimeoutError) as error:
+    except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
         raise no_engine(endpoint.url, error) from error
     return AttachedReader(reader), writer
 
@@ -124,7 +124,7 @@ async def _request(
     writer.write(f"POST {path} HTTP/1.1\r\n{headers}\r\n".encode("ascii") + body)
     await writer.drain()
     answer = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    status = answer.split(" ", 2)[1] if answer.startswith("HTTP/") else ""
+    status = answer.partition(" ")[2][:3] if answer.startswith("HTTP/") else ""
     if status not in ("101", "200"):
         with contextlib.suppress(TimeoutError):
             answer_body = await asyncio.wait_for(reader.read(_MAX_ANSWER_BYTES), 1)

@@ -141,7 +141,7 @@ def _does_not_protect(
     files: int | None,
     open_calls: list[str],
 ) -> str:
-    gaps = ["The kernel is shared, so a vulnerability of it is a way out"]
+    gaps = ["The kernel is shared with this machine, so a vulnerability of the kernel is a way out"]
     gaps += [f"the kernel's {name} can be used" for name in open_calls]
     if uid == "0":
         gaps.append("root inside has the user id of the engine's root, with few capabilities")

@@ -353,10 +353,16 @@ class ChildRequest(Request):
         self.abort("interrupted")
 
     def abort(self, reason: str) -> None:
-        """Kill the child and its descendants. The response follows when the child is reaped."""
+        """Kill the child and its descendants. The response follows when the child is reaped.
+
+        If the child has ended already, drop its remaining output and respond.
+        """
         if not self.reason:
             self.reason = reason
-        if self.pid:
+        if self.status is not None:  # the child has ended, so its number may already belong to another process
+            self.left = {}
+            self.finish_if_drained()
+        elif self.pid:
             kill_tree(self.pid)
         else:
             self.finish()

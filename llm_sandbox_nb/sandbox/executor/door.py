@@ -168,7 +168,8 @@ class ConnectionRequest(StreamRequest):
         self.door.served += 1
         connection.setblocking(False)
         try:
-            self.reads, self.writes = os.dup(connection.fileno()), os.dup(connection.fileno())
+            self.reads = os.dup(connection.fileno())
+            self.writes = os.dup(connection.fileno())
         except OSError:
             self.finish()
             return

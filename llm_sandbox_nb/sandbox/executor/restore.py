@@ -374,7 +374,11 @@ class Restore(RestoredFolders):
                     raise
             else:
                 if there and (there.st_blocks * 512 < there.st_size or covered(row[8]) < row[7]):
-                    os.ftruncate(self.file, 0)
+                    try:
+                        os.ftruncate(self.file, 0)
+                    except OSError:
+                        self.drop_file()
+                        raise
                 return
         self.remove(folder, path, there)
         self.file = os.open(name, OPEN_NEW, row[3] & 0o777, dir_fd=folder)

@@ -120,9 +120,11 @@ class Shell:
     def fork_bash(self) -> None:
         """Make the private descriptors, and fork the process."""
         self.ready, self.status, self.trace, self.restore = False, b"", b"", False
-        made = [*os.pipe(), *os.pipe()]
-        command_r, self.command_w, self.status_r, status_w = made
+        made: list[int] = []
         try:
+            for _ in range(2):
+                made += os.pipe()
+            command_r, self.command_w, self.status_r, status_w = made
             self.source = os.memfd_create("command", os.MFD_CLOEXEC)
             made.append(self.source)
             inherited = {

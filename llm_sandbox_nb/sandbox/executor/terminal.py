@@ -156,7 +156,7 @@ class TerminalRequest(StreamRequest):
         """End the program. The response follows when the child is reaped."""
         self.reason = self.reason or reason
         if not self.pid:
-            self.respond({"exit_code": None, "interrupted": True})
+            self.finish()
         else:
             self.kill()
 

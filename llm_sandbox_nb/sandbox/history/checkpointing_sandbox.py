@@ -153,7 +153,7 @@ async def _undo_fork(new: CheckpointingSandbox | None, copy: Awaitable[HistoryCo
     if new is not None:
         await new.close()
     with contextlib.suppress(SandboxError, OSError):
-        await asyncio.to_thread((await copy).discard)
+        await asyncio.to_thread((await copy).undo)
 
 
 class _LazyClone:

@@ -142,15 +142,15 @@ class SandboxHistory:
             await finish_anyway(asyncio.to_thread(self._keep, folder.absolute(), continue_from, limit))
 
     def _keep(self, folder: Path, continue_from: Path | None, limit: int | None) -> None:
-        self._limit = HISTORY_LIMIT if limit is None else limit
+        limit = HISTORY_LIMIT if limit is None else limit
         if self.store is not None and self.store.folder == folder:
-            self.store.limit = self._limit
+            self.store.limit = self._limit = limit
             return
         if not is_history(folder):
             self._continue(folder, continue_from)
-        store = open_store(folder, limit=self._limit)
+        store = open_store(folder, limit=limit)
         self._close_store()
-        self.store, self._temporary = store, False
+        self.store, self._temporary, self._limit = store, False, limit
         if self.head is not None and self.head not in {checkpoint.id for checkpoint in store.checkpoints()}:
             self.forget_scan()
 
@@ -261,17 +261,27 @@ class HistoryCopy:
 
     store: CheckpointStore
     temporary: bool
+    is_new: bool = False
+    """True if the copy made the folder, or found it empty."""
 
     @classmethod
     def of(cls, source: CheckpointStore, folder: Path | None) -> HistoryCopy:
         """Copy the history `source` into `folder`, or into a temporary folder if it is None. Raises HistoryError."""
         target = temporary_folder() if folder is None else folder.absolute()
-        return cls(source.continued_in(target), folder is None)
+        is_new = not target.exists() or not any(target.iterdir())
+        return cls(source.continued_in(target), folder is None, is_new)
 
     def discard(self) -> None:
         """Close the store of the copy. If its folder is temporary, remove the folder. A second call does nothing."""
         self.store.close()
         if self.temporary:
+            remove_history(self.store.folder)
+
+
+    def undo(self) -> None:
+        """Discard the copy. Remove its folder if the copy made it, so that the same folder can be given again."""
+        self.discard()
+        if self.is_new:
             remove_history(self.store.folder)
 
 
