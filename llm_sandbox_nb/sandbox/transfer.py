@@ -519,17 +519,13 @@ class _Receiver:
 
     def _copy(self, fd: int, reader: TreeRecordReader) -> bool:
         """Write the content. Return False if the content exceeds the limit; the rest is then read but not written."""
-        left = self._left
         for data in reader.content():
-            left -= len(data)
-            if left >= 0:
+            self._left -= len(data)
+            if self._left >= 0:
                 view = memoryview(data)
                 while view:
                     view = view[os.write(fd, view) :]
-        if left < 0:  # smaller files may still have room
-            return False
-        self._left = left
-        return True
+        return self._left >= 0
 
 
 def _link(source: int, first: bytes, folder: int, name: bytes, expected: tuple[int, int]) -> None:

@@ -35,6 +35,8 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
             {"limits": Limits(pids=10**9)},
             "The limit pids is 1e+09; give at most 4194304, or None for no limit.",
         ),
+        ({"limits": Limits(pids=10**400)}, "The limit pids is far too large; give at most 4194304"),
+        ({"proxy": "squid"}, "The proxy 'squid' is not a URL with a host; give one such as http://"),
         ({"env": {"A=B": "x"}}, "'A=B' cannot be an environment variable"),
         ({"env": {"A": "\0"}}, "'A' cannot be an environment variable"),
     ],

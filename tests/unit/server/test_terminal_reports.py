@@ -7,7 +7,7 @@ import time
 import pytest
 
 from llm_sandbox_nb.sandbox.terminal import MAX_TYPED_BYTES
-from llm_sandbox_nb.server.sockets import REPORT
+from llm_sandbox_nb.server.sockets import REPORT, _act
 
 REPORTS = [
     "\x1b[6;8R", "\x1b[?6;8R", "\x1b[0n", "\x1b[?1;2c", "\x1b[>0;276;0c", "\x1b[?2026;0$y", "\x1b[8;24;80t", "\x1b[I",
@@ -23,6 +23,25 @@ KEYS = [
 def test_a_report_is_told_from_a_key_and_a_paste() -> None:
     assert [text for text in REPORTS if not REPORT.fullmatch(text)] == []
     assert [text for text in KEYS if REPORT.fullmatch(text)] == []
+
+
+class SilentTerminal:
+    """A terminal that does nothing."""
+
+    def type(self, data: bytes) -> None: ...
+
+    report = acknowledge = type
+
+    def resize(self, rows: int, columns: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("message", "typed"),
+    [(["stdin", "ls"], True), (["stdin", "\x1b[6;8R"], False), (["ack", 9], False), (["set_size", 24, 80], False)],
+)
+def test_only_what_a_person_types_counts_as_typed(message: list[object], typed: bool) -> None:
+    """A page confirms the output of `top` all the time. An agent may start a run meanwhile."""
+    assert _act(SilentTerminal(), message) == typed  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("start", ["\x1b[", "\x1b[<", "\x1bP0$r", "\x1b]1;rgb:", "\x1b]"])
