@@ -124,7 +124,9 @@ def size(text: str) -> int:
 
 def _add_up(requests: list[_Request], *, cost: float | None, estimated: bool) -> Tokens:
     if not requests:
-        return Tokens(cost=0.0, estimated=True)  # a run without a reply, such as after a prompt that is too long
+        return Tokens(
+            cost=0.0, estimated=True
+        )  # a run without a reply, such as after a prompt that is too long
     prompt, model_history, environment, billed_model = requests[0].sent, 0, 0, 0
     for before, request in zip([None, *requests], requests, strict=False):
         if before is not None:

@@ -61,11 +61,19 @@ async def _open_at(file: Path, wanted: Path | None) -> list[OpenNotebook]:
             async with _answered("GET", f"{url}llm-sandbox/api/runs", token, {}) as response:
                 body = await response.aread()
         runs = json.loads(body)["runs"] if response.status_code == 200 else []
-    except (OSError, ValueError, KeyError, TypeError, TimeoutError, httpx.HTTPError, httpx.InvalidURL) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        TimeoutError,
+        httpx.HTTPError,
+        httpx.InvalidURL,
+    ) as error:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             print(
-                f"The notebooks of the Jupyter server {public_address(url)} are not offered, because its certificate is "
-                "not trusted: set the environment variable SSL_CERT_FILE to the file of its certificate.",
+                f"The notebooks of the Jupyter server {public_address(url)} are not offered, because its certificate "
+                "is not trusted: set the environment variable SSL_CERT_FILE to the file of its certificate.",
                 file=sys.stderr,
             )
         return []

@@ -51,7 +51,10 @@ def _text(files: Files, name: str = "answer.txt") -> str:
 
 
 def _numbers(files: Files, wanted: tuple[float, ...], within: float) -> str:
-    found = [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", _text(files)))]
+    found = [
+        float(number)
+        for number in re.findall(r"-?\d+(?:\.\d+)?", re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", _text(files)))
+    ]
     near = len(found) == len(wanted) and all(
         abs(number - target) <= within for number, target in zip(found, wanted, strict=True)
     )

@@ -227,7 +227,9 @@ def _check_limits(limits: Limits) -> None:
                 f"The limit {name} is {value!r}; give a number above zero, or None for no limit."
             )
         if value > maximum:
-            shown = f"{value:g}" if value <= 10**308 else "far too large"  # a larger integer has no text as a float
+            shown = (
+                f"{value:g}" if value <= 10**308 else "far too large"
+            )  # a larger integer has no text as a float
             raise ValueError(f"The limit {name} is {shown}; give at most {maximum}, or None for no limit.")
 
 

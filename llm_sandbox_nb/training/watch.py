@@ -143,7 +143,11 @@ def follow(record: TrainingRecord, emit: Callable[[str], None], pause: float = _
 def is_over(record: TrainingRecord) -> bool:
     """Return True if the last step is done and the trained policy is completely written."""
     steps = record.steps()
-    return bool(steps) and steps[-1]["step"] >= record.config.steps and (record.folder / END / COMPLETE).is_file()
+    return (
+        bool(steps)
+        and steps[-1]["step"] >= record.config.steps
+        and (record.folder / END / COMPLETE).is_file()
+    )
 
 
 def _alike(figures: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@
 export interface IEventBase {
   /** 16 hexadecimal digits, unique over all runs. */
   id: string;
-  /** Id of the event that this event follows. null stands for the event at HEAD. */
+  /** Id of the event that this event follows. null stands for the event at HEAD, usually the newest event. */
   parent: string | null;
   /** Time of the event in seconds since the epoch. */
   time: number;
@@ -27,7 +27,7 @@ export interface IUsage {
   cost: number | null;
 }
 
-/** Bytes that are in the file `blobs/<sha256>` next to the journal, because they are too many or not UTF-8. */
+/** Data in the file `blobs/<sha256>` next to the journal, because the data is too long or not UTF-8 text. */
 export interface IBlob {
   /** SHA-256 of the bytes, as hexadecimal digits. */
   sha256: string;
@@ -125,7 +125,7 @@ export interface IForkedFrom {
 
 /** A message whose content is replaced when the conversation is sent. */
 export interface IShownInstead {
-  /** Index of the message in the conversation before the event, counted from 0. */
+  /** Index of the message in the conversation as it was before the event `context.reduced`, counted from 0. */
   at: number;
   /** The content that is sent instead. */
   content: string;
@@ -164,7 +164,7 @@ export interface ISandboxReady extends IEventBase {
   kind: 'sandbox.ready';
   /** Id of the sandbox. */
   sandbox_id: string;
-  /** The protection of the host that the engine reports. */
+  /** The isolation, network and limits of the sandbox, as its engine reports them. */
   protection: Record<string, unknown>;
   /** Seconds that the sandbox took to start. */
   start_time: number;
@@ -172,7 +172,7 @@ export interface ISandboxReady extends IEventBase {
   root: string | null;
 }
 
-/** A system or user message joined the conversation. */
+/** A system or user message was added to the conversation. */
 export interface IMessageAdded extends IEventBase {
   kind: 'message';
   /** The message, exactly as sent to the model. */
@@ -214,7 +214,7 @@ export interface IModelFailed extends IEventBase {
   message: string;
   /** Seconds until the next attempt. null if no further attempt is made. */
   retry_in: number | null;
-  /** Everything that was learned from the server's refusals so far. Empty if this refusal taught nothing new. */
+  /** All limits and quirks of the server that its refusals have shown so far. Empty if this refusal showed nothing new. */
   learned: Record<string, unknown>;
 }
 
@@ -223,13 +223,13 @@ export interface IModelReplied extends IEventBase {
   kind: 'model.replied';
   /** Step number, counted from 1. */
   step: number;
-  /** The assistant message that later requests send in the history. */
+  /** The reply as a message, in the form in which later requests send it. */
   message: Record<string, unknown>;
   /** The reasoning of the model. null if the server returned no reasoning. */
   reasoning: string | null;
   /** Tokens and cost of the reply. null if they are not known. */
   usage: IUsage | null;
-  /** The reason that the server sent. `cut_off`: the server sent no reason, because this reply and the next attempt broke off. */
+  /** The server's reason for the end of the reply. `cut_off`: the server sent no reason, because this reply broke off, and so did the next attempt. */
   finish_reason: string | null;
   /** Seconds from the request to the end of the reply. */
   model_time: number;
@@ -279,7 +279,7 @@ export interface IContextReduced extends IEventBase {
   usage: IUsage | null;
 }
 
-/** A tool call of a reply. */
+/** A tool call that the model proposes in a reply. */
 export interface ICallProposed extends IEventBase {
   kind: 'call.proposed';
   /** Step number, counted from 1. */
@@ -314,7 +314,7 @@ export interface ICallOutput extends IEventBase {
   call_id: string;
   /** Stream of the output. */
   stream: 'stdout' | 'stderr';
-  /** The next piece of output. */
+  /** The next piece of the output. */
   text: string;
 }
 
@@ -327,9 +327,9 @@ export interface ICallFinished extends IEventBase {
   call_id: string;
   /** The text that is shown to the model: `before`, the result, and `after`. */
   observation: string;
-  /** Text before the result, which says that a person changed the call. */
+  /** Text before the result. The text says that a person changed the call. */
   before: string;
-  /** Text after the result, with the number of remaining steps and advice. */
+  /** Text after the result: the number of remaining steps, and advice. */
   after: string;
   /** Short name of a fault of the call itself, such as `bad_arguments` or `interrupted`. */
   error: string | null;
@@ -349,7 +349,7 @@ export interface ICallFinished extends IEventBase {
   truncated: boolean;
   /** Duration of the call in seconds. */
   duration: number;
-  /** A sentence about an event in the shell, such as its restart. */
+  /** A sentence for the model about the shell, such as that the shell was started again. */
   notice: string;
   /** Changed files. */
   changes: IFileDiff[];
@@ -366,7 +366,7 @@ export interface IStepFacts extends IEventBase {
   line: IStepLine;
 }
 
-/** Doubts about a call. If `final` is True, all doubts about the run, worst first, which replace earlier doubts. */
+/** Doubts about a call, or all doubts about the run if `final` is True. Final doubts replace all earlier doubts. */
 export interface IDoubtsFound extends IEventBase {
   kind: 'doubts';
   doubts: IDoubt[];
@@ -398,7 +398,7 @@ export interface IArtifactSkipped extends IEventBase {
   reason: string;
 }
 
-/** A file that had been copied to `files/` is gone from the output folder, so its copy was removed too. */
+/** The copy of a file in `files/` was removed, because the file is gone from the output folder. */
 export interface IArtifactRemoved extends IEventBase {
   kind: 'artifact.removed';
   /** The step after which the file was gone. */
@@ -407,7 +407,7 @@ export interface IArtifactRemoved extends IEventBase {
   path: string;
 }
 
-/** A connection of a sandbox whose network is an allow-list has ended, was refused, or failed. */
+/** A connection out of the sandbox has ended, was refused, or failed. */
 export interface IConnectionMade extends IEventBase {
   kind: 'connection';
   /** The step during which the connection ended. */
@@ -469,11 +469,11 @@ export interface ICallHeld extends IEventBase {
   reason: 'step' | 'breakpoint' | 'approval' | 'pause';
   /** The reason in words, such as the breakpoint that matched. */
   text: string;
-  /** Hosts, as HOST:PORT, that the allow-list refused to the call. A person can allow these hosts. */
+  /** Hosts, as HOST:PORT, to which the call could not connect because of the allow-list. A person can allow them. */
   hosts: string[];
 }
 
-/** A person's decision on a held call. `call.proposed` has the call that the model proposed. */
+/** A person's decision on a held call. The call as the model proposed it is in the event `call.proposed`. */
 export interface ICallDecided extends IEventBase {
   kind: 'call.decided';
   /** Step number, counted from 1. */
@@ -520,9 +520,9 @@ export interface ICheckpointed extends IEventBase {
   step: number | null;
   /** Id of the checkpoint. */
   checkpoint: string;
-  /** Number of paths that changed since the preceding checkpoint. */
+  /** Number of paths that have changed since the preceding checkpoint. */
   files: number;
-  /** Bytes that were newly stored. */
+  /** Number of bytes that were added to the history. */
   size: number;
   /** Seconds that the checkpoint took. */
   duration: number;
@@ -532,7 +532,7 @@ export interface ICheckpointed extends IEventBase {
   by_others: boolean;
   /** Tasks of the other runs that have used the sandbox since the preceding checkpoint, if `by_others` is True. */
   other_runs: string[];
-  /** Id of the checkpoint with the files that `step` left, if a rewind of only the conversation kept later files. Empty if the files that `step` left are not stored. */
+  /** Id of the checkpoint with the files at the end of `step`. null if `checkpoint` itself has these files. After a rewind of only the conversation, `checkpoint` has later files. Empty if the files at the end of `step` are not stored. */
   after_step: string | null;
 }
 
@@ -545,15 +545,15 @@ export interface IRewindStarted extends IEventBase {
   step: number;
   /** The parts of the run that are rewound. */
   what: 'both' | 'files' | 'conversation';
-  /** The checkpoint that is restored. */
+  /** Id of the checkpoint whose files are restored. */
   target: string | null;
-  /** The checkpoint that was made before the rewind. `undo` restores this checkpoint. */
+  /** Id of the checkpoint that was made before the rewind. `undo` restores the files of this checkpoint. */
   safety: string | null;
   /** Tasks of the other runs that have used the sandbox since this run's newest checkpoint. */
   other_runs: string[];
 }
 
-/** The rewind is done. Unless only files were restored, the next event has `to` as its parent. */
+/** The rewind is done. If the conversation was rewound, the next event has `to` as its parent. */
 export interface IRewound extends IEventBase {
   kind: 'rewound';
   /** Id of the event that HEAD moved to. */
@@ -562,13 +562,13 @@ export interface IRewound extends IEventBase {
   step: number;
   /** The parts of the run that were rewound. */
   what: 'both' | 'files' | 'conversation';
-  /** The checkpoint that was restored. */
+  /** Id of the checkpoint whose files were restored. */
   target: string | null;
-  /** The checkpoint that was made before the rewind. `undo` restores this checkpoint. */
+  /** Id of the checkpoint that was made before the rewind. `undo` restores the files of this checkpoint. */
   safety: string | null;
   /** Id of the rewind that this one undoes. */
   undo_of: string | null;
-  /** Number of paths that were restored. 0 if the run had no sandbox, so that the files are restored later. */
+  /** Number of paths that were restored. 0 if the run had no sandbox: the files are restored when it resumes. */
   restored: number;
 }
 
@@ -581,7 +581,7 @@ export interface IForked extends IEventBase {
   folder: string;
   /** Number of the last shared step. */
   step: number;
-  /** The checkpoint with the files that the new run began with. */
+  /** Id of the checkpoint with the files that the new run began with. */
   checkpoint: string | null;
 }
 
@@ -620,26 +620,26 @@ export interface IChecked extends IEventBase {
   duration: number;
   /** Standard output and standard error of the command together, or the reason why the function failed. */
   output: Text;
-  /** A sentence for each of the model's files that was not passed to the check. */
+  /** For each of the model's files that the check did not get, a sentence with the reason. */
   left_out: string[];
 }
 
-/** The reward of a rollout in training, recorded after all runs of the group have ended. */
+/** The reward of the run in training, recorded after all runs of its group have ended. */
 export interface IRewarded extends IEventBase {
   kind: 'rewarded';
   /** Number of the training step. */
   training_step: number;
-  /** The row of the data set on which the runs of the group worked. */
+  /** The row of the data set with the task on which all runs of the group worked. */
   group: string;
   /** The reward. null if the run could not be scored, so that the training leaves the run out. */
   reward: number | null;
-  /** Advantage over the other runs of the group. */
+  /** The advantage of the run over the other runs of its group, computed from their rewards. */
   advantage: number | null;
   /** The scorer's explanation. */
   detail: string;
 }
 
-/** The end of a run. Only a score, a reward, or an event of a resume can follow. */
+/** The end of a run. Later events are about the ended run: a score, a reward, a rewind, a fork or a resume. */
 export interface IRunFinished extends IEventBase {
   kind: 'run.finished';
   stop_reason: string;
@@ -650,7 +650,7 @@ export interface IRunFinished extends IEventBase {
   /** Tokens and cost of the run. */
   usage: IUsage;
   steps: number;
-  /** Duration of the run in seconds, with the parts before a resume, without pauses. */
+  /** Duration of the run in seconds. Parts before a resume are included, and pauses are not. */
   wall_time: number;
   /** True if the model submitted without a saved file and without an answer, in spite of a reminder. */
   without_answer: boolean;

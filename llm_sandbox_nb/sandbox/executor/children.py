@@ -359,7 +359,9 @@ class ChildRequest(Request):
         """
         if not self.reason:
             self.reason = reason
-        if self.status is not None:  # the child has ended, so its number may already belong to another process
+        if (
+            self.status is not None
+        ):  # the child has ended, so its number may already belong to another process
             self.left = {}
             self.finish_if_drained()
         elif self.pid:

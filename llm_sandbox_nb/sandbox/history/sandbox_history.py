@@ -277,7 +277,6 @@ class HistoryCopy:
         if self.temporary:
             remove_history(self.store.folder)
 
-
     def undo(self) -> None:
         """Discard the copy. Remove its folder if the copy made it, so that the same folder can be given again."""
         self.discard()

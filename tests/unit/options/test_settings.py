@@ -290,9 +290,7 @@ def test_a_chosen_model_is_that_of_the_next_cell(shell: Any, capsys: pytest.Capt
     assert (magics.model, magics.api_base) == ("openai/qwen3", "http://127.0.0.1:8000/v1")
 
 
-def test_an_impossible_number_is_refused_when_it_is_set(
-    shell: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_impossible_number_is_refused_when_it_is_set(shell: Any, caplog: pytest.LogCaptureFixture) -> None:
     before = magics_of(shell)
     kept = before.steps, before.temperature, before.prepared_sandboxes, before.isolation
     for line, sentence in {

@@ -37,7 +37,12 @@ class SilentTerminal:
 
 @pytest.mark.parametrize(
     ("message", "typed"),
-    [(["stdin", "ls"], True), (["stdin", "\x1b[6;8R"], False), (["ack", 9], False), (["set_size", 24, 80], False)],
+    [
+        (["stdin", "ls"], True),
+        (["stdin", "\x1b[6;8R"], False),
+        (["ack", 9], False),
+        (["set_size", 24, 80], False),
+    ],
 )
 def test_only_what_a_person_types_counts_as_typed(message: list[object], typed: bool) -> None:
     """A page confirms the output of `top` all the time. An agent may start a run meanwhile."""
