@@ -12,6 +12,7 @@ import itertools
 import json
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -202,6 +203,12 @@ def words() -> str:
             "/** Ends that are checked. */",
             f"export const CHECKED_ENDS: ReadonlySet<string> = new Set<string>({literal(list(CHECKED_ENDS))});",
             "",
+            "/** Kinds of events that record an action on the run. Such events alone do not make a branch. */",
+            kinds("MARKS", ev.MARKS),
+            "",
+            "/** Kinds of events that are shown live and not written to the journal. */",
+            kinds("TRANSIENT", ev.TRANSIENT),
+            "",
             "/** Why a request failed. */",
             data("MODEL_FAILURES", formatting.MODEL_FAILURES),
             "",
@@ -253,6 +260,12 @@ def data(name: str, table: dict[str, Any], type: str = "string") -> str:
     """A table as a map: no name that a record has finds what every object has."""
     rows = ",\n".join(f"  [{literal(key)}, {literal(value)}]" for key, value in table.items())
     return f"export const {name}: ReadonlyMap<string, {type}> = new Map<string, {type}>([\n{rows}\n]);"
+
+
+def kinds(name: str, values: Iterable[str]) -> str:
+    """A set of kinds of events."""
+    rows = ",\n".join(f"  {literal(value)}" for value in sorted(values))
+    return f"export const {name}: ReadonlySet<string> = new Set<string>([\n{rows}\n]);"
 
 
 def record(name: str, table: dict[str, Any]) -> str:

@@ -17,9 +17,9 @@ The classes below can be imported from `llm_sandbox_nb`. Each class is defined i
         ├── TransferError
         └── HistoryError
 
-All other exceptions of the package derive from these classes too. Such an exception is raised by a single command only,
-or is caught inside the package. The exceptions of `sandbox/executor` derive from Python's built-in exceptions, because
-that code runs inside the sandbox, where only the standard library is available.
+All other exceptions of the package derive from these classes too, except those of `sandbox/executor`. Such an exception
+is raised by a single command only, or is caught inside the package. The exceptions of `sandbox/executor` derive from
+Python's built-in exceptions, because that code runs inside the sandbox, where only the standard library is available.
 
 This module imports nothing from llm_sandbox_nb, so that every other module can import it.
 """

@@ -3,6 +3,9 @@
 The limit comes from the server, from a list of known models, or from a refused request. When the conversation fills
 three quarters of the limit, many old messages are shortened at once. Between two such moments, the history only grows,
 so that the provider's prompt cache stays valid.
+
+A new way of shortening begins in `ContextWindow.prepare`. It also needs a method of `reduction.Reduction`, a word in
+`run_options.ContextMode` and in the row `context` of `options/table.py`, and a value of `events.ContextReduced.how`.
 """
 
 from __future__ import annotations

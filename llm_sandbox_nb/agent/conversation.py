@@ -161,7 +161,7 @@ class Conversation:
             )
             start, _, end = write(_RESULT_MARK).partition(_RESULT_MARK)
             event.observation = write(event.observation)
-            # A user's form may contain the result twice, so that the text around the result is unknown.
+            # A form that a user wrote may contain the result twice. Then no single text is before and after the result.
             event.before, event.after = ("", "") if _RESULT_MARK in end else (start + event.before, end)
         self._meter.add_text(event.observation)
         self.footer = ""

@@ -1,7 +1,7 @@
 """Reduction of a conversation: replace each old output by a line, remove the oldest steps, cut the newest output.
 
-`context_window.py` decides when and by how much. A call always stays together with its results. The task stays
-complete.
+`context_window.py` decides when, how and by how much: a new way of shortening begins there. A call always stays
+together with its results. The task stays complete.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Rule-based scorers by name, and the scorer `routed`, which chooses a rule for each row of the training tasks."""
+"""Rule-based scorers by name, and the scorer `routed`, which chooses a rule for each row of the training tasks.
+
+A new rule needs a row in `RULES`. If it uses a package, add the package to `digests._SCORING_PACKAGES`. Scorers that
+need a model or a sandbox are `judge.py` and `swe.py`; `item_pipeline.py` starts them.
+"""
 
 from __future__ import annotations
 

@@ -162,9 +162,10 @@ def _of_json(text: str) -> str | None:
 
 
 def _stated(text: str, read: Reader) -> str | None:
-    """Return the value after the last "the answer is". Return None without this phrase, or if the text retracts it.
+    """Return the value after the last "the answer is" or a similar phrase, or before a later "is the answer".
 
-    The value is empty if the text after the phrase cannot be read.
+    Return None if the text has no such phrase, or retracts the value. The value is empty if the text at the phrase
+    cannot be read.
     """
     found, place = None, 0
     for match in reversed(list(_ANSWER.finditer(text))):

@@ -75,7 +75,10 @@ async def prepare_repository(box: Sandbox, row: Row, folder: Path) -> str:
 
 
 def _export(source: Path, commit: Any, target: Path) -> None:
-    """Write the files of a commit, or of a folder without git, to `target`. The history is left out."""
+    """Write the files of a commit to `target`, without the history.
+
+    If there is no commit, or the folder has no git, copy the folder's present files.
+    """
     if not commit or not ((source / ".git").exists() or (source / "HEAD").exists()):
         shutil.copytree(
             source, target, dirs_exist_ok=True, symlinks=True, ignore=shutil.ignore_patterns(".git")

@@ -248,7 +248,7 @@ class Printer:
             self._say(f"  the model {what}; trying again in {format_duration(event.retry_in)}")
 
     def _own_figures(self) -> None:
-        """Print the tokens of a step without a tool call."""
+        """Print the token count of the newest reply, unless the result line of a call has already shown this count."""
         own, self._own = self._own, ""
         if own:
             self._say(f"  {own}")

@@ -122,7 +122,7 @@ class ModelSettings:
 
 @runtime_checkable
 class Model(Protocol):
-    """Interface of a model. A model asks a server, plays a script, or samples tokens from a network that is trained."""
+    """Interface of a model: it asks a server, plays a script or, in a training, samples tokens from the policy."""
 
     name: str
     scripted: bool

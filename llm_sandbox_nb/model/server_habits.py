@@ -1,7 +1,13 @@
 """Habits of a model's server, which are learned from refused requests and applied to all further requests.
 
-Code for a new quirk of a provider often belongs in another module. `request.py` has the rules by the provider's name,
-`server_replies.py` reads unusual forms of replies, and `message_form.py` changes the fields and roles of messages.
+Code for a new quirk of a provider often belongs in another module:
+
+- a setting that a provider refuses: `remote_model.py` and `errors.refused_setting`
+- a rule for one provider, by its name: `request.py`; the library that sends its requests: `route_choice.py`
+- the protocol and the headers: `direct_transport.py` and `litellm_transport.py`
+- an unusual form of replies: `server_replies.py`; calls that are written as text: `text_formats.py`
+- the fields and roles of messages: `message_form.py`
+- the error for a full context: `context_overflow.py`; the size of the context: `served_context.py`
 """
 
 from __future__ import annotations

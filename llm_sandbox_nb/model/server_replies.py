@@ -53,7 +53,8 @@ async def read_reply(
 
     Raises:
         ServerError: if the reply contains an error.
-        ModelError: if the reply is a web page, or endless.
+        ModelError: if the reply is a web page, or larger than `_MAX_REPLY_BYTES`, or has a line longer than
+            `_MAX_LINE_LENGTH`.
     """
     if response.headers.get("content-type", "").startswith("text/html"):
         raise ModelError(

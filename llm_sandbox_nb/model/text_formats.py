@@ -89,7 +89,10 @@ def after_space(text: str, place: int) -> int:
 
 
 def _skip(text: str, place: int, *optional: str) -> int:
-    """Return the place after white space and after each given mark that is present."""
+    """Skip white space at `place`, then each mark of `optional` that is present, in this order, with white space after it.
+
+    Return the place after all of them.
+    """
     place = after_space(text, place)
     for mark in optional:
         if text.startswith(mark, place):

@@ -60,7 +60,7 @@ class SolveCard:
         return self._watchers.publisher is not None
 
     def start(self, run: Run) -> None:
-        """Follow the run, whose folder exists now."""
+        """Follow the run. Call this as soon as the run's folder exists."""
         self._card.folder = run.folder
         self._watchers.start(run)
         self._clock = asyncio.ensure_future(self._advance())

@@ -95,7 +95,8 @@ class OutsideCalls:
     ) -> Json:
         """Execute a call. Return a mapping with `text`, `data` and `error`.
 
-        If a person must agree first, return a mapping with the question `ask` and the key `about` of the question.
+        If a person must agree first, return a mapping with `ask`, the question, and `about`, a text that identifies the
+        question. If the person answers yes, the caller repeats the call with this text as `agreed`.
 
         `principal` is the name of the caller's token. The caller cannot use ids of calls and runs that belong to other
         tokens. If this coroutine is cancelled, the running command is ended.

@@ -2,7 +2,7 @@
 
 The order of the actions keeps the record consistent, even if the process is killed. First, the current files are
 stored as a checkpoint. The event `rewind.started` names this checkpoint and the target. Then, the files are restored.
-Finally, the event `rewound` moves conversation and files together. If this event is missing, the rewind did not happen,
+Finally, one event `rewound` records that the conversation, the files or both are now those of the target. If this event is missing, the rewind did not happen,
 and the files in the first checkpoint belong to HEAD.
 """
 

@@ -1,7 +1,8 @@
 """The registry of isolations: their names and properties.
 
 A new isolation needs a row in this registry, a module with the functions of `open.Implementation`, and descriptions in
-`trajectory/protection.py:ISOLATION_WORDS`. It also needs a pytest marker with its name in pyproject.toml.
+`trajectory/protection.py:ISOLATION_WORDS`. It also needs a pytest marker with its name in pyproject.toml, and its name
+in the settings of JupyterLab (`labextension/schema/plugin.json`).
 
 Options, command lines and settings import this module. It is quick to import, because it imports no other module of the
 package, not even the modules of the isolations.
@@ -41,6 +42,9 @@ class Isolation:
     own_root: bool = False
     """True if a sandbox works directly in a folder of this machine, and checkpoints cover only this folder. If False,
     the working directory is `/testbed` inside, and checkpoints cover all files inside that commands can write."""
+    door_for_public: bool = False
+    """True if the network `public` leads through a proxy of this package, because the isolation cannot filter packets:
+    see `SandboxOptions.has_door`."""
     survives_owner: bool = False
     """True if a sandbox lives on for a while after its owner, the process that opened it, was killed. Another process
     can then adopt the sandbox; see `open.AdoptingImplementation`."""
@@ -63,6 +67,7 @@ ISOLATIONS: dict[str, Isolation] = {
             "llm_sandbox_nb.sandbox.bubblewrap.sandbox",
             "on Linux, install the package bubblewrap and allow unprivileged user namespaces",
             "Checkpoints cover every folder that can be written in the sandbox, but not running processes.",
+            door_for_public=True,
         ),
         Isolation(
             "process",

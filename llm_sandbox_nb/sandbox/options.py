@@ -123,7 +123,9 @@ class SandboxOptions:
         The door is a socket inside that leads to the proxy. Docker's network `public` needs no door, because a packet
         filter closes the forbidden addresses.
         """
-        return self.network == _ALLOW or (self.network == "public" and self.isolation == "bubblewrap")
+        isolation = ISOLATIONS.get(self.isolation or "")
+        by_isolation = isolation is not None and isolation.door_for_public
+        return self.network == _ALLOW or (self.network == "public" and by_isolation)
 
     @property
     def chosen_profile(self) -> str:

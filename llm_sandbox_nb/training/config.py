@@ -159,6 +159,10 @@ class RolloutConfig:
         "", "Ray cluster whose machines run the sandboxes: `auto` or HOST:PORT; empty: this machine runs them"
     )
 
+    def unshaped(self) -> RolloutConfig:
+        """Return the options for validations, which score the answers without additions of the reward."""
+        return dataclasses.replace(self, zero_reward_for=())
+
 
 @dataclass(frozen=True)
 class ValidationConfig:

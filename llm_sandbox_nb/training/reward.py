@@ -1,4 +1,7 @@
-"""Reward of a rollout. The rules that compare answers are in `benchmark/scorers.py`."""
+"""Reward of a rollout. The rules that compare answers are in `benchmark/scorers.py`.
+
+A new addition to the score needs a key in `config.RolloutConfig`. `RolloutConfig.unshaped` must switch it off.
+"""
 
 from __future__ import annotations
 

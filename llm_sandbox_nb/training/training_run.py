@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import os
 import time
@@ -347,7 +346,7 @@ class TrainingRun:
         how = self.config.validation
         done = {figures["task"] for figures in self.record.validations() if figures["step"] == step}
         due = bool(how.every) and (step % how.every == 0 or step == self.config.steps)
-        rollouts = dataclasses.replace(self.config.rollouts, zero_reward_for=())
+        rollouts = self.config.rollouts.unshaped()
         sampling = validation_sampling(self.config)
         for task, rows in self.validations if due else ():
             if task.name in done:

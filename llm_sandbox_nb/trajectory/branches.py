@@ -11,13 +11,6 @@ from dataclasses import dataclass
 from llm_sandbox_nb.trajectory import events as ev
 
 _CHECKPOINT = "checkpoint"
-_MARK_KINDS = frozenset(
-    {
-        _CHECKPOINT, "rewind.started", "rewound", "forked", "continued", "control", "note", "call.held", "rewarded",
-        "check.started", "checked", "connection",
-    }
-)  # fmt: skip
-"""Kinds of events that record an action on the run, such as a note. Such events alone do not make a branch."""
 
 
 @dataclass(frozen=True)
@@ -108,12 +101,12 @@ class Tree:
         return Branch(tip, None if head else fork, self.step(fork), self.step(tip), head)
 
     def _without_marks(self, id: str | None) -> str | None:
-        while id is not None and self._events[id].kind in _MARK_KINDS - {_CHECKPOINT}:
+        while id is not None and self._events[id].kind in ev.MARKS - {_CHECKPOINT}:
             id = self._parents[id]
         return id
 
     def _tips(self) -> list[str]:
-        """Return for each branch the id of its last event, without the events of `_MARK_KINDS` at its end.
+        """Return for each branch the id of its last event, without the events of `events.MARKS` at its end.
 
         If a checkpoint directly follows that last event, return the id of the checkpoint instead.
         """
@@ -121,7 +114,7 @@ class Tree:
         named: dict[str | None, str] = {}
         tips = []
         for id, event in reversed(self._events.items()):
-            if event.kind in _MARK_KINDS:
+            if event.kind in ev.MARKS:
                 if id in lead_on:
                     lead_on.add(self._parents[id])
                 elif event.kind == _CHECKPOINT:

@@ -1,8 +1,17 @@
 """The events of a run. The card, the score and the debugger of a run read nothing but its events.
 
 An event is written once and never changed. `parent` is the id of the event before it. After a rewind, two events may
-have the same parent, so the events form a tree. `trajectory.py` in Python and `trajectory/fold.ts` in the browser build
-the steps of a run from its events. labextension/generate-events.py writes the TypeScript types of the events.
+have the same parent, so the events form a tree. The steps of a run are built from its events by `trajectory.py` in
+Python, and by `trajectory/fold.ts` in the browser. labextension/generate-events.py writes the TypeScript types of the events.
+
+A new event needs a class here and its name in `KnownEvent`. An action on the run also needs its kind in `MARKS`, or
+else it makes a branch. Depending on the effect of the event, change these modules too:
+
+- the steps: `trajectory.py` and `trajectory/fold.ts`
+- the conversation: `Trajectory.messages`, `agent/conversation_state.py` and `trajectory/conversation.ts`
+- the state of the run: `state.py` and `trajectory/status.ts`
+- the output of the terminal: `cli/printer.py`
+- other formats, if the event may follow the end of a run: `_AFTER_END` in `formats/entries.py`
 """
 
 from __future__ import annotations
@@ -861,6 +870,13 @@ Facts = StepFacts | DoubtsFound
 """Events about other events. They are on no branch: no event has facts as its parent, and HEAD is never at facts."""
 TRANSIENT = frozenset({"model.delta", "call.output"})
 """Kinds of events that are shown live and not written to the journal, because a later event has the complete text."""
+MARKS = frozenset(
+    {
+        "checkpoint", "rewind.started", "rewound", "forked", "continued", "control", "note", "call.held", "rewarded",
+        "check.started", "checked", "connection",
+    }
+)  # fmt: skip
+"""Kinds of events that record an action on the run, such as a note. Such events alone do not make a branch."""
 _KINDS: dict[str, type[EventBase]] = {cls.model_fields["kind"].default: cls for cls in get_args(KnownEvent)}
 
 

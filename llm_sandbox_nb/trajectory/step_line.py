@@ -1,7 +1,8 @@
 """The summary of a step in one line: call, consequences, tokens and seconds. It is recorded after the step.
 
 `labextension/src/view/step-line.ts` makes the same line for the running step. The cases in tests/data/runs.json test
-both files.
+both files. `card/page.py`, `card/card.py` and `view/step.ts` draw the line; `calm_steps.py` and `view/calm-steps.ts`
+join several steps in one row. A new part of the line is a field of `events.StepLine`.
 """
 
 from __future__ import annotations

@@ -71,6 +71,28 @@ export const UNPROTECTED =
 /** Ends that are checked. */
 export const CHECKED_ENDS: ReadonlySet<string> = new Set<string>(['submitted', 'answered']);
 
+/** Kinds of events that record an action on the run. Such events alone do not make a branch. */
+export const MARKS: ReadonlySet<string> = new Set<string>([
+  'call.held',
+  'check.started',
+  'checked',
+  'checkpoint',
+  'connection',
+  'continued',
+  'control',
+  'forked',
+  'note',
+  'rewarded',
+  'rewind.started',
+  'rewound'
+]);
+
+/** Kinds of events that are shown live and not written to the journal. */
+export const TRANSIENT: ReadonlySet<string> = new Set<string>([
+  'call.output',
+  'model.delta'
+]);
+
 /** Why a request failed. */
 export const MODEL_FAILURES: ReadonlyMap<string, string> = new Map<string, string>([
   ['authentication', 'key refused'],

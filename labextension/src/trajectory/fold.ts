@@ -4,7 +4,7 @@
  */
 
 import type * as ev from '../generated/events';
-import { LIMITS } from '../generated/words';
+import { LIMITS, TRANSIENT } from '../generated/words';
 import { upgraded } from './older';
 import { Status } from './status';
 import { IBranch, Tree } from './tree';
@@ -69,7 +69,7 @@ export function isOfAttempt(event: ev.IEvent): boolean {
 
 /** Return true for an event that is shown live and not written. */
 export function isTransient(event: ev.IEvent): boolean {
-  return event.kind === 'model.delta' || event.kind === 'call.output';
+  return TRANSIENT.has(event.kind);
 }
 
 /** Kinds that change what a step's line says. */

@@ -1,22 +1,7 @@
 /** The tree of a journal's events, and its branches. Twin of `trajectory/branches.py`. */
 
 import { IDoubtsFound, IEvent, IStepFacts } from '../generated/events';
-
-/** Kinds of events that record actions on a run, and not actions of the run. Alone they do not make a branch. */
-const MARKS = new Set<string>([
-  'checkpoint',
-  'rewind.started',
-  'rewound',
-  'forked',
-  'continued',
-  'control',
-  'note',
-  'call.held',
-  'rewarded',
-  'connection',
-  'check.started',
-  'checked'
-]);
+import { MARKS } from '../generated/words';
 
 /** A branch: the events from the first to `tip`. */
 export interface IBranch {

@@ -1,6 +1,6 @@
 /**
- * A step in one line: the recorded line, or, for a running step and for older records, a line that this module makes.
- * Twin of `trajectory/step_line.py`; tests/data/runs.json tests both. The work is bounded, whatever the step holds.
+ * A step in one line. The line of a finished step is made and recorded by `trajectory/step_line.py`: change that module
+ * first. This twin serves a running step and older records; tests/data/runs.json tests both. The work is bounded, whatever the step holds.
  */
 
 import { countLines, decidedByPerson, failed, failureText, headline, pathBelow, toolOf } from './call-summary';

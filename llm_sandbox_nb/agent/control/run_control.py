@@ -375,7 +375,7 @@ class RunControl:
             pending = self._rewinds.pop(0)
             try:
                 result = await pending.move(recorder, box)
-            except Exception as error:  # noqa: BLE001 - raised by `rewind`
+            except Exception as error:  # noqa: BLE001 - `rewind` raises it to its caller
                 pending.fail(error)
             except BaseException:
                 pending.fail(ControlError("The run was interrupted meanwhile."))

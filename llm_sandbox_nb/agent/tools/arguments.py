@@ -175,7 +175,7 @@ def _plain(value: Any) -> str:
 
 
 def _place(error: Exception, raw: str) -> str:
-    """Describe the error in a JSON text, and the place of the error."""
+    """Return a phrase that says what is wrong with the JSON text `raw`, and where. Too deep nesting has no place."""
     if not isinstance(error, json.JSONDecodeError):
         return "nested too deeply"
     try:

@@ -57,7 +57,7 @@ class LocalModel:
 
     @property
     def writes_calls(self) -> bool:
-        """True if the table says that the model's calls must be written as text."""
+        """True if the model's row in `table.py` says that its calls must be written as text."""
         return isinstance(self._source, ListedSource) and self._source.model.writes_calls
 
     def served_by(self) -> Mapping[str, Any]:

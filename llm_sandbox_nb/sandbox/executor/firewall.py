@@ -39,7 +39,8 @@ NOT_PUBLIC = (
 """Private, carrier and test addresses, and IPv6 transition addresses (Teredo, 6to4), which contain an IPv4 address.
 This IPv4 address may be private."""
 INTERNET_IPV6 = "2000::/3"
-"""The only IPv6 addresses that `public` leaves open. All others are local, or embed an IPv4 address (mapped, NAT64)."""
+"""IPv6 addresses of the internet. `public` closes all others, which are local, unassigned or embed an IPv4 address
+(mapped, NAT64), and also the parts of this net that `NOT_PUBLIC` names."""
 PRIVATE_PROBES = ("10.0.0.1", "100.64.0.1", "172.16.0.1", "192.168.0.1", "198.18.0.1",
          "fc00::1", "64:ff9b::a00:1", "2002:a00:1::1")  # fmt: skip
 NEIGHBOUR_DISCOVERY = (133, 135, 136, 143)

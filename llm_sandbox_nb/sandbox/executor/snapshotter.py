@@ -231,7 +231,7 @@ class Snapshotter:
         return scan
 
     def stop_watching(self) -> None:
-        """Make the next checkpoint walk over all files."""
+        """Close the folder watches, so that the next scan walks over all files."""
         if self.watches:
             self.watches.close()
         self.watches = None

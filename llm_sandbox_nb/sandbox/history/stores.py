@@ -1,4 +1,7 @@
-"""The registry of the kinds of stores of checkpoints, and functions that make, find, open and remove a store."""
+"""The registry of the kinds of stores of checkpoints, and functions that make, find, open and remove a store.
+
+A new kind is a subclass of `checkpoint_store.CheckpointStore` and a row in `STORES`.
+"""
 
 from __future__ import annotations
 

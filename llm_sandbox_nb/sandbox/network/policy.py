@@ -244,7 +244,10 @@ def what_is_wrong_with(address: Address) -> str:
 
 
 def is_own_address(address: Address) -> bool:
-    """Return True if this machine has the address. A socket is bound to find out; a list of addresses can lack some."""
+    """Return True if this machine has the address.
+
+    The test is to bind a socket to the address, because a list of the machine's addresses may be incomplete.
+    """
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

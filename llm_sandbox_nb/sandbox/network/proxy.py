@@ -77,7 +77,8 @@ class _RefusalError(LLMSandboxError):
 class Proxy:
     """Proxy for the connections of a sandbox.
 
-    The attribute `policy` may change at any time. The function `report` is called with each connection at its end.
+    The attribute `policy` may change at any time. The attribute `report` is a function that is called with each
+    connection when the connection ends.
     """
 
     def __init__(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from datetime import date
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.cli import _MODULES, main
 from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.options.table import (
     RUN_OPTIONS,
@@ -37,7 +38,14 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-PARSER, _ = make_parser()
+PARSER, COMMANDS = make_parser()
+
+
+def test_each_command_has_a_module_with_its_function() -> None:
+    commands = {name for name in COMMANDS if name and " " not in name}
+    assert commands == set(_MODULES)
+    for name, module in _MODULES.items():
+        assert callable(getattr(import_module(f"llm_sandbox_nb.cli.{module}"), f"{name}_command"))
 
 
 def flags(*words: str) -> dict[str, object]:

@@ -8,10 +8,11 @@ import os
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from llm_sandbox_nb.agent.run_options import ContextMode, ToolCalls
 from llm_sandbox_nb.cli import run_command
 from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.notebook.cell_task import cell_task
@@ -27,6 +28,14 @@ from llm_sandbox_nb.options.table import (
 )
 from llm_sandbox_nb.options.values import resolve
 from llm_sandbox_nb.sandbox.network.secrets import parse_secrets
+
+WORDS = {"context": ContextMode, "tool_calls": ToolCalls}
+
+
+def test_words_of_an_option_are_those_of_its_type() -> None:
+    for name, words in WORDS.items():
+        assert sorted(option(name).convert.words) == sorted(get_args(words))
+
 
 SHELL = make_parser()[1]["run"]
 CELL = SandboxMagics.sandbox_cell.parser
