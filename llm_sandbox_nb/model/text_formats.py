@@ -89,9 +89,9 @@ def after_space(text: str, place: int) -> int:
 
 
 def _skip(text: str, place: int, *optional: str) -> int:
-    """Skip white space at `place`, then each mark of `optional` that is present, in this order, with white space after it.
+    """Skip white space at `place`, then each mark of `optional` that is present, with the white space after it.
 
-    Return the place after all of them.
+    The marks must be in the order of `optional`. Return the place after all of them.
     """
     place = after_space(text, place)
     for mark in optional:

@@ -2,8 +2,8 @@
 
 `OPTIONS` lists all options. If a new option is for cells only, add it to this list, and read its value in
 `cell_task.py`; if the value is not an argument of `solve`, use it in `cell.py`. If the command line has the option too,
-add it to `options/table.py`: `OPTIONS` takes it from there. Words for the Tab key are in `completion.py`. Options of the
-subcommands of `%sandbox` are in `run_commands.py` and `sandbox_commands.py`.
+add it to `options/table.py`: `OPTIONS` takes it from there. Words for the Tab key are in `completion.py`. Options of
+the subcommands of `%sandbox` are in `run_commands.py` and `sandbox_commands.py`.
 """
 
 from __future__ import annotations

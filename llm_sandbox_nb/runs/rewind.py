@@ -2,8 +2,8 @@
 
 The order of the actions keeps the record consistent, even if the process is killed. First, the current files are
 stored as a checkpoint. The event `rewind.started` names this checkpoint and the target. Then, the files are restored.
-Finally, one event `rewound` records that the conversation, the files or both are now those of the target. If this event is missing, the rewind did not happen,
-and the files in the first checkpoint belong to HEAD.
+Finally, one event `rewound` records that the conversation, the files or both are now those of the target. If this event
+is missing, the rewind did not happen, and the files in the first checkpoint belong to HEAD.
 """
 
 from __future__ import annotations

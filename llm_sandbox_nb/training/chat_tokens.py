@@ -107,8 +107,8 @@ class ChatTokens:
             whole = self._written([*_PROBE, self._with_arguments(guarded[0]), *following], reply=False)
             if not whole.startswith(begun):
                 raise TemplateError(
-                    f"The chat template ({self.family}) gives a new reply another beginning than a finished reply: use the "
-                    "model's training template."
+                    f"The chat template ({self.family}) gives a new reply another beginning than a finished reply: use "
+                    "the model's training template."
                 )
             return whole[len(begun) :].partition(str(self.tokenizer.eos_token))[0]
 

@@ -2,7 +2,8 @@
 
 An event is written once and never changed. `parent` is the id of the event before it. After a rewind, two events may
 have the same parent, so the events form a tree. The steps of a run are built from its events by `trajectory.py` in
-Python, and by `trajectory/fold.ts` in the browser. labextension/generate-events.py writes the TypeScript types of the events.
+Python, and by `trajectory/fold.ts` in the browser. labextension/generate-events.py writes the TypeScript types of the
+events.
 
 A new event needs a class here and its name in `KnownEvent`. An action on the run also needs its kind in `MARKS`, or
 else it makes a branch. Depending on the effect of the event, change these modules too:

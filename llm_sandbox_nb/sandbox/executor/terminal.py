@@ -1,8 +1,8 @@
 """A program on its own terminal, separate from the shell, for a person and not for a model.
 
 The body has records as in `stream_request`, each with a kind and a number. There are three further kinds. `i`: typed
-bytes follow, and the number is their count. `r`: the same for bytes that the terminal itself reports, which are answers to
-a program's queries, and mouse events. `s`: the number is the size of the terminal, as rows * 65536 + columns.
+bytes follow, and the number is their count. `r`: the same for bytes that the terminal itself reports, such as answers
+to a program's queries, and mouse events. `s`: the number is the size of the terminal, as rows * 65536 + columns.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Entry:
         return self.type == FOLDER and not self.base
 
     def alike(self, other: Entry) -> bool:
-        """Return True if all fields are equal. If one entry has `base`, its content is unknown, so compare only metadata."""
+        """Return True if all fields are equal. If the content of one is unknown (`base`), compare only the metadata."""
         if self.base or other.base:
             return self._metadata() == other._metadata()
         return self == other
