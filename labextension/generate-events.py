@@ -264,8 +264,11 @@ def data(name: str, table: dict[str, Any], type: str = "string") -> str:
 
 def kinds(name: str, values: Iterable[str]) -> str:
     """A set of kinds of events."""
-    rows = ",\n".join(f"  {literal(value)}" for value in sorted(values))
-    return f"export const {name}: ReadonlySet<string> = new Set<string>([\n{rows}\n]);"
+    start = f"export const {name}: ReadonlySet<string> = new Set<string>(["
+    listed = list(map(literal, sorted(values)))
+    line = f"{start}{', '.join(listed)}]);"
+    rows = ",\n".join(f"  {value}" for value in listed)
+    return line if len(line) <= 120 else f"{start}\n{rows}\n]);"
 
 
 def record(name: str, table: dict[str, Any]) -> str:

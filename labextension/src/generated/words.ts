@@ -88,10 +88,7 @@ export const MARKS: ReadonlySet<string> = new Set<string>([
 ]);
 
 /** Kinds of events that are shown live and not written to the journal. */
-export const TRANSIENT: ReadonlySet<string> = new Set<string>([
-  'call.output',
-  'model.delta'
-]);
+export const TRANSIENT: ReadonlySet<string> = new Set<string>(['call.output', 'model.delta']);
 
 /** Why a request failed. */
 export const MODEL_FAILURES: ReadonlyMap<string, string> = new Map<string, string>([

@@ -45,7 +45,9 @@ export class McpAccess {
       'aria-label': _trans('How to connect, shown once')
     });
     this._lines.readOnly = true;
-    const once = _trans('Shown once: the token cannot be read again. Close “Outside agents (MCP)” to remove this text from the page.');
+    const once = _trans(
+      'Shown once: the token cannot be read again. Close “Outside agents (MCP)” to remove this text from the page.'
+    );
     this._shown = h('div', { class: 'lsn-panel-connect' }, h('small', {}, once), this._lines, copy);
     const row = h('div', { class: 'lsn-panel-actions' }, this._make, this._open, this._revoke);
     const summary = h('summary', {}, _trans('Outside agents (MCP)'));
