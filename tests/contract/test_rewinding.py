@@ -212,12 +212,16 @@ async def test_files_of_the_image(box: Any) -> None:
     """Deleted and changed files of the image come back, and can be read as they were without that."""
     before = await box.checkpoint()
     profile = await box.read_file("/etc/profile")
+    system = await box.read_file("/etc/os-release")
     await box.run("echo changed >> /etc/profile; rm -rf /usr/share/common-licenses; chmod 700 /etc/apt")
     kinds = {one.path: one.kind for one in (await box.changes(before)).files}
     assert kinds["/etc/profile"] == kinds["/etc/apt"] == "modified"
     assert kinds["/usr/share/common-licenses"] == "deleted"
     assert await box.read_file("/etc/profile", at=before) == profile
     assert len(await box.list_files("/usr/share/common-licenses", at=before)) > 5
+    assert (await box.read_file("/etc/os-release", at=before)) == system, "a link of the image"
+    assert (await box.read_file("/bin/true", at=before))[:4] == b"\x7fELF", "below a link of the image"
+    assert (await box.list_files("/bin/true", at=before))[0].path == "/usr/bin/true"
     assert (await box.restore(before)).problems == ()
     assert await box.read_file("/etc/profile") == profile
     assert (await box.run("stat -c %a /etc/apt; grep -c GNU /usr/share/common-licenses/GPL-3")).exit_code == 0

@@ -16,7 +16,7 @@ from llm_sandbox_nb.sandbox.contract import Changes, FileEntry, Restored, Sandbo
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.history.diff import compare, listing
 from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
-from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Entry, resolve
+from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, LINK, MAX_LINKS, Entry, resolve
 from llm_sandbox_nb.sandbox.history.restore import restore
 from llm_sandbox_nb.sandbox.history.sandbox_history import HistoryCopy, SandboxHistory
 from llm_sandbox_nb.sandbox.protocol.channel import ExecutorConnection
@@ -107,11 +107,9 @@ class CheckpointingSandbox(Sandbox):
         cap = MAX_READ_BYTES if limit is None else limit
         if at is None:
             return await self.read_file_now(path, cap)
-        manifest = self.history.manifest(at)
-        resolved = resolve(manifest, self._absolute(path))
-        entry = manifest.get(resolved) or Entry(FILE, base=True)
-        if entry.base and entry.type != FOLDER:
-            async with _LazyClone(self) as clone:
+        async with _LazyClone(self) as clone:
+            resolved, entry = await self._entry_at(at, path, clone)
+            if entry.base and entry.type == FILE:
                 entry = await ImageFiles(self.history.store_with(at), clone.connect).entry(resolved)
         if entry.type == FOLDER:
             raise IsADirectoryError(21, "Is a directory", path)
@@ -124,13 +122,29 @@ class CheckpointingSandbox(Sandbox):
     ) -> list[FileEntry]:
         if at is None:
             return await self.list_files_now(path, depth=depth, limit=limit)
-        manifest = self.history.manifest(at)
-        resolved = resolve(manifest, self._absolute(path))
-        entry = manifest.get(resolved)
-        if entry is not None and (entry.type != FOLDER or not entry.base):
-            return await asyncio.to_thread(listing, manifest, resolved, depth, limit)
         async with _LazyClone(self) as clone:
+            resolved, entry = await self._entry_at(at, path, clone)
+            manifest = self.history.manifest(at)
+            if resolved in manifest and (entry.type != FOLDER or not entry.base):
+                return await asyncio.to_thread(listing, manifest, resolved, depth, limit)
             return await (await clone.connect()).list_files(resolved, depth=depth, limit=limit)
+
+    async def _entry_at(self, at: str, path: str, clone: _LazyClone) -> tuple[str, Entry]:
+        """Return the path to which `path` leads at a checkpoint, and the entry there. Links are followed.
+
+        An unchanged entry of the image may lack its content.
+        """
+        manifest, images = self.history.manifest(at), ImageFiles(self.history.store_with(at), clone.connect)
+        where = self._absolute(path)
+        for _ in range(MAX_LINKS):
+            resolved, names = resolve(manifest, where)
+            entry = manifest.get(resolved)
+            if entry is None or (entry.base and entry.type == LINK):
+                entry = await images.entry(resolved)
+            if entry.type != LINK:
+                return resolved, entry
+            where = posixpath.normpath(posixpath.join(posixpath.dirname(resolved), entry.target, *names))
+        raise OSError(40, "Too many levels of symbolic links", path)
 
     def _absolute(self, path: str) -> str:
         return posixpath.normpath(posixpath.join(self.directories.root, path))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 FILE, FOLDER, LINK, FIFO, CHAR, BLOCK = "f", "d", "l", "p", "c", "b"
 TYPES = frozenset((FILE, FOLDER, LINK, FIFO, CHAR, BLOCK))
 
-_MAX_LINKS = 40
+MAX_LINKS = 40
 
 
 class Chunk(NamedTuple):
@@ -188,10 +188,11 @@ def moved(manifest: Manifest, below: str) -> Manifest:
     return {move(path): replace(entry, group=move(entry.group)) for path, entry in manifest.items()}
 
 
-def resolve(manifest: Manifest, path: str) -> str:
-    """Return the path to which an absolute path leads. Follow links, except unchanged links of the image.
+def resolve(manifest: Manifest, path: str) -> tuple[str, list[str]]:
+    """Return the path to which an absolute path leads, and the names that follow it. Usually no name follows.
 
-    The targets of those links are not known.
+    Follow links, except unchanged links of the image, because the manifest does not have their targets. If the path
+    contains such a link, return the path of the link and the names after it.
 
     Raises:
         FileNotFoundError: if the path leads nowhere.
@@ -211,16 +212,18 @@ def resolve(manifest: Manifest, path: str) -> str:
         entry = manifest.get(here)
         if entry is None and above is not None:
             if above.base and above.type == "d":
-                return posixpath.normpath(posixpath.join(here, *reversed(todo)))
+                return posixpath.normpath(posixpath.join(here, *reversed(todo))), []
             if above.type != "d":
                 raise NotADirectoryError(20, "Not a directory", path)
             raise FileNotFoundError(2, "No such file or directory", path)
-        if entry is not None and entry.type == LINK and not entry.base:
+        if entry is not None and entry.type == LINK:
+            if entry.base:
+                return here, todo[::-1]
             links += 1
-            if links > _MAX_LINKS:
+            if links > MAX_LINKS:
                 raise OSError(40, "Too many levels of symbolic links", path)
             here = "/" if entry.target.startswith("/") else posixpath.dirname(here)
             todo += [part for part in reversed(entry.target.split("/")) if part not in ("", ".")]
     if here not in manifest:
         raise FileNotFoundError(2, "No such file or directory", path)
-    return here
+    return here, []
