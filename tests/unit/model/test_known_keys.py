@@ -84,12 +84,16 @@ def test_a_log_has_no_keys(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_log_call_with_wrong_arguments_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging, "raiseExceptions", False)
+    handled: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", handled.append)
     remember_key(KEY)
     logger = logging.getLogger("another log of a test")
     logger.addFilter(KeyFilter())
+    logger.addHandler(handler)
     logger.propagate = False
     logger.warning("%d files", "many")
+    assert [record.msg for record in handled] == ["%d files"]
 
 
 def test_a_key_that_begins_like_another_leaves_nothing_of_the_longer_one() -> None:
