@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.sandbox.history.entry_rows import is_kept_path, path_problem
+from llm_sandbox_nb.sandbox.history.entry_rows import is_entry, is_kept_path, path_problem
 from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 from llm_sandbox_nb.sandbox.history.packs import is_pack_name
 
@@ -46,6 +46,15 @@ def test_a_path_in_an_index_is_judged_as_one_from_a_sandbox(names: list[bytes], 
 def test_a_path_has_a_longest_length() -> None:
     for path in (b"/" + b"a/" * 2046 + b"a", b"/" + b"a/" * 2047 + b"aa"):
         assert is_kept_path(path) == (not path_problem(os.fsdecode(path))) == (len(path) <= 4095)
+
+
+def test_deep_attributes_are_none() -> None:
+    """Python encodes no JSON that is deeper than its stack, though it may decode it."""
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for attributes, valid in (({"user.a": "YQ=="}, True), ({"user.a": deep}, False), ({"user.a": 1}, False)):
+        assert is_entry(["f", 0, 0o644, 0, 0, 0, 0, [], None, attributes]) is valid
 
 
 @pytest.mark.parametrize(
