@@ -35,6 +35,12 @@ MAX_LINE_BYTES = 64 * 1024**2
 """Maximum bytes of a line of a journal."""
 _MAX_JOURNAL_BYTES = 1024**3
 """Maximum bytes of a journal that can be read."""
+_MAX_VALUES = 20_000_000
+"""Maximum number of values in the events of a journal that can be read. In memory, a value needs up to 80 bytes, but it
+may have only two bytes in the file."""
+_EVENT_VALUES = 10
+"""Number of values that an event counts as, in addition to the values in it. An empty event needs 800 bytes."""
+_JSON_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PREVIEW_CHARACTERS = 4000
 """Characters of a blob that its event repeats, from the beginning and the end of the text."""
@@ -241,17 +247,20 @@ def read_journal(path: Path) -> Iterator[ev.Event]:
 
     Raises:
         FileNotFoundError: if there is no journal at `path`.
-        JournalError: if the file is not a regular file or is too large, or a line is not an event. A last line that is
-            incomplete or invalid is ignored if an event precedes it.
+        JournalError: if the file is not a regular file, is too large or has too many values, or a line is not an event.
+            A last line that is incomplete or invalid is ignored if an event precedes it.
     """
     pending: tuple[int, ValueError] | None = None
-    begun = False
+    begun, values = False, 0
     path = path / JOURNAL if path.is_dir() else path
     for number, line in enumerate(journal_lines(path), 1):
         if pending:
             raise JournalError(f"{path}, line {pending[0]}: not an event ({first_problem(pending[1])})")
         if not line.endswith(b"\n"):
             return
+        values += _count_values(line)
+        if values > _MAX_VALUES:
+            raise JournalError(f"{path}, line {number}: the journal has more than {_MAX_VALUES:,} values")
         try:
             event = ev.parse_event(line)
         except ValueError as error:
@@ -261,3 +270,8 @@ def read_journal(path: Path) -> Iterator[ev.Event]:
         yield upgraded(event)
     if pending and not begun:
         raise JournalError(f"{path}, line {pending[0]}: not an event ({first_problem(pending[1])})")
+
+
+def _count_values(line: bytes) -> int:
+    bare = _JSON_TEXT.sub(b"", line)
+    return _EVENT_VALUES + bare.count(b",") + bare.count(b"{") + bare.count(b"[")
