@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formatting import clip
-from llm_sandbox_nb.known_keys import without_keys, without_keys_in
+from llm_sandbox_nb.known_keys import without_keys_in
 from llm_sandbox_nb.own_folder import (
     NotOwnFileError,
     is_file,
@@ -112,23 +112,24 @@ class Journal:
         """Return a short text itself. Store a long text in a file, and return a `Blob` that points to the file."""
         if len(text) <= BLOB_THRESHOLD:
             return text
-        return self._store_blob(text.encode("utf-8", "replace"), clip(text, _PREVIEW_CHARACTERS))
+        return self._store_blob(text.encode("utf-8", "replace"))
 
     def store_bytes(self, data: bytes) -> ev.Text:
         """Return short UTF-8 data as text. Store other data in a file, and return a `Blob` that points to the file."""
         if len(data) <= BLOB_THRESHOLD:
             with suppress(UnicodeDecodeError):
                 return data.decode()
-        return self._store_blob(data, clip(data.decode("utf-8", "replace"), _PREVIEW_CHARACTERS))
+        return self._store_blob(data)
 
-    def _store_blob(self, data: bytes, preview: str) -> ev.Blob:
-        data, preview = without_keys_in(data), without_keys(preview)
+    def _store_blob(self, data: bytes) -> ev.Blob:
+        data = without_keys_in(data)  # before the preview is cut, which may cut a key
         digest = hashlib.sha256(data).hexdigest()
         if not is_file(self.folder, f"{BLOBS}/{digest}"):
             try:
                 write_file(self.folder, f"{BLOBS}/{digest}", data)
             except OSError as error:
                 raise JournalNotWrittenError(error.errno, error.strerror, str(self.folder)) from error
+        preview = clip(data.decode("utf-8", "replace"), _PREVIEW_CHARACTERS)
         return ev.Blob(sha256=digest, size=len(data), preview=preview)
 
     def close(self) -> None:
