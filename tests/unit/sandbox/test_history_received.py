@@ -104,6 +104,25 @@ def test_a_reader_that_was_open_takes_nothing_from_the_writer_when_it_closes(tmp
     store.close()
 
 
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+def test_reading_an_index_writes_no_file_that_has_a_second_name_elsewhere(
+    suffix: str, tmp_path: Path
+) -> None:
+    store = PackStore(tmp_path / "h")
+    keep(store, "a", {"/x": b"one"})
+    store.close()
+    other, own = tmp_path / "other", tmp_path / "h" / f"index.sqlite{suffix}"
+    if not own.exists():
+        own.write_bytes(b"precious")
+    os.link(own, other)
+    before = other.read_bytes()
+    store = PackStore(tmp_path / "h", readonly=True)
+    assert files_at(store, "a") == {"/x": b"one"}
+    assert other.read_bytes() == before
+    store.close()
+    assert other.read_bytes() == before
+
+
 def test_content_of_another_process_is_checked_by_its_digest(tmp_path: Path) -> None:
     store = PackStore(tmp_path / "h")
     keep(store, "a", {"/x": b"precious"})
