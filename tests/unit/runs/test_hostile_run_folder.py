@@ -187,9 +187,7 @@ def test_files_of_a_new_check_replace_those_of_the_folder(way: str, run: Path, s
 
 @pytest.mark.parametrize("way", ["file", "link", "hard link", "pipe"])
 @pytest.mark.timeout(60)
-def test_the_log_of_a_local_model_is_written_into_the_folder_alone(
-    way: str, run: Path, secret: Path
-) -> None:
+def test_the_log_of_a_local_model_is_written_into_the_folder_alone(way: str, run: Path, secret: Path) -> None:
     log = run / SERVER_LOG
     if way == "hard link":
         os.link(secret, log)
