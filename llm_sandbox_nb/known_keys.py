@@ -7,6 +7,7 @@ every other module can import it.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -74,9 +75,9 @@ def _wrong_kind(key: str) -> str:
 
 
 def remember_key(key: str) -> None:
-    """Add a key to the known keys."""
+    """Add a key to the known keys, also in its form in JSON, where a quote has a backslash before it."""
     if len(key) >= _MIN_KEY_CHARACTERS and key.casefold() not in _PLACEHOLDERS:
-        _known.add(key)
+        _known.update((key, json.dumps(key, ensure_ascii=False)[1:-1]))
 
 
 def remember_address(address: str) -> None:

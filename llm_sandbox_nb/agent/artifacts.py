@@ -17,7 +17,7 @@ from llm_sandbox_nb.agent.blank_files import blank
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.encoded_text import text_of
-from llm_sandbox_nb.formatting import format_size
+from llm_sandbox_nb.formatting import clip, format_size
 from llm_sandbox_nb.own_folder import NotOwnFileError, check_folder, remove_file
 from llm_sandbox_nb.sandbox.contract import FileChange, FileEntry, Sandbox
 from llm_sandbox_nb.sandbox.errors import (
@@ -59,6 +59,8 @@ class CollectLimits:
 
 
 MAX_ANSWER_BYTES = 1024**2
+_MAX_REASON_CHARACTERS = 5000
+"""Maximum characters of a recorded message about a file. A sandbox may report paths of many megabytes."""
 
 State = tuple[int, float]
 """Size in bytes and modification time of a file."""
@@ -245,7 +247,7 @@ class Collector:
         return False
 
     def _skip(self, reason: str) -> None:
-        reason = ev.clean_text(reason)
+        reason = clip(ev.clean_text(reason), _MAX_REASON_CHARACTERS)
         if reason in self._reported or len(self._reported) > self.limits.reasons:
             return
         self._reported.add(reason)

@@ -12,8 +12,10 @@ import contextlib
 import inspect
 import json
 import logging
+import os
 import posixpath
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -102,21 +104,32 @@ class Check:
     def kept_in(self, folder: Path) -> Check:
         """Return the check with its files copied to the folder of the run, so that a resumed run has them too.
 
+        The files of an earlier check are removed.
+
         Raises:
             OSError: if the files cannot be copied.
         """
         target = folder / CHECK_FILES
         if not self.files.found or self.files.paths == (target,):
             return self
-        target.mkdir(exist_ok=True)
-        for path in self.files.paths:
-            _copy(path, target if path.is_dir() else target / path.name)
-        for name, content in self.files.contents:
-            if isinstance(content, Path):
-                _copy(content, target / name)
-            else:
-                (target / name).parent.mkdir(parents=True, exist_ok=True)
-                (target / name).write_bytes(content)
+        # A folder from another person may have links at `target` or below it, so nothing is written through `target`.
+        place = Path(tempfile.mkdtemp(prefix=f"{CHECK_FILES}.", dir=folder))
+        try:
+            made = place / CHECK_FILES
+            made.mkdir()
+            for path in self.files.paths:
+                _copy(path, made if path.is_dir() else made / path.name)
+            for name, content in self.files.contents:
+                if isinstance(content, Path):
+                    _copy(content, made / name)
+                else:
+                    (made / name).parent.mkdir(parents=True, exist_ok=True)
+                    (made / name).write_bytes(content)
+            if os.path.lexists(target):
+                target.rename(place / "former")
+            made.rename(target)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
         return replace(self, files=check_inputs(target))
 
 

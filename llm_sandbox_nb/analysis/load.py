@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,7 +56,7 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
         FileNotFoundError: if one of the paths does not exist.
     """
     reading = Reading()
-    seen: set[Path] = set()
+    seen: set[str] = set()
     known: dict[str, int] = {}
     for given in (expanded(path) for path in paths):
         if not given.exists():
@@ -63,9 +64,9 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
                 f"There is nothing at {given}: give folders of runs or trajectory.json files."
             )
         for file in _files(given):
-            if file.resolve() in seen:
+            if (place := os.path.realpath(file)) in seen:  # unlike `resolve`, takes links in a circle
                 continue
-            seen.add(file.resolve())
+            seen.add(place)
             try:
                 for run in _read(file, given):
                     _sort_in(run, reading, known)

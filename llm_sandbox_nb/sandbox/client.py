@@ -31,12 +31,14 @@ from llm_sandbox_nb.sandbox.history.sandbox_history import SandboxHistory
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
 from llm_sandbox_nb.sandbox.options import check_environment
 from llm_sandbox_nb.sandbox.protocol.answers import (
+    MAX_CHANGES,
     CommandOutput,
     Gathered,
     changes_of,
     command_result,
     executor_facts,
     file_entry,
+    lines_of,
     raise_error,
     raise_upload_error,
     texts_by_name,
@@ -321,7 +323,7 @@ class ChannelSandbox(CheckpointingSandbox):
         }
         answer = await self.channel.call(params, sink=listing.take, timeout=FILE_TIMEOUT)
         raise_error(answer, path)
-        rows = listing.bytes().splitlines()[:limit]
+        rows = lines_of(listing.bytes(), limit)
         return self._parse(lambda: sorted((file_entry(row) for row in rows), key=lambda entry: entry.path))
 
     @_repeatable
@@ -362,7 +364,7 @@ class ChannelSandbox(CheckpointingSandbox):
         )
         raise_error(answer, self.directories.root)
         # A program in the sandbox may kill the process that lists the changes. So the last line may be incomplete.
-        rows = listing.bytes().rpartition(b"\n")[0].splitlines()
+        rows = lines_of(listing.bytes().rpartition(b"\n")[0], MAX_CHANGES + 1)
         return self._parse(lambda: changes_of(rows, answer))
 
     async def renew(self) -> dict[str, str]:

@@ -582,5 +582,8 @@ def _drain(reader: TreeRecordReader) -> None:
 
 def _reason(reader: TreeRecordReader) -> str:
     """Return the executor's reason why it left an entry out. If that text is not printable, return a general reason."""
-    text = next(iter(list(reader.content())), b"")[:200].decode("utf-8", "replace")
+    pieces = reader.content()
+    text = next(pieces, b"")[:200].decode("utf-8", "replace")
+    for _ in pieces:
+        pass
     return text if text.isprintable() and text else "the sandbox could not read it"

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formatting import clip
-from llm_sandbox_nb.known_keys import without_keys, without_keys_in
+from llm_sandbox_nb.known_keys import without_keys_in
 from llm_sandbox_nb.own_folder import (
     NotOwnFileError,
     is_file,
@@ -35,6 +35,12 @@ MAX_LINE_BYTES = 64 * 1024**2
 """Maximum bytes of a line of a journal."""
 _MAX_JOURNAL_BYTES = 1024**3
 """Maximum bytes of a journal that can be read."""
+_MAX_VALUES = 20_000_000
+"""Maximum number of values in the events of a journal that can be read. In memory, a value needs up to 80 bytes, but it
+may have only two bytes in the file."""
+_EVENT_VALUES = 10
+"""Number of values that an event counts as, in addition to the values in it. An empty event needs 800 bytes."""
+_JSON_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PREVIEW_CHARACTERS = 4000
 """Characters of a blob that its event repeats, from the beginning and the end of the text."""
@@ -106,23 +112,24 @@ class Journal:
         """Return a short text itself. Store a long text in a file, and return a `Blob` that points to the file."""
         if len(text) <= BLOB_THRESHOLD:
             return text
-        return self._store_blob(text.encode("utf-8", "replace"), clip(text, _PREVIEW_CHARACTERS))
+        return self._store_blob(text.encode("utf-8", "replace"))
 
     def store_bytes(self, data: bytes) -> ev.Text:
         """Return short UTF-8 data as text. Store other data in a file, and return a `Blob` that points to the file."""
         if len(data) <= BLOB_THRESHOLD:
             with suppress(UnicodeDecodeError):
                 return data.decode()
-        return self._store_blob(data, clip(data.decode("utf-8", "replace"), _PREVIEW_CHARACTERS))
+        return self._store_blob(data)
 
-    def _store_blob(self, data: bytes, preview: str) -> ev.Blob:
-        data, preview = without_keys_in(data), without_keys(preview)
+    def _store_blob(self, data: bytes) -> ev.Blob:
+        data = without_keys_in(data)  # before the preview is cut, which may cut a key
         digest = hashlib.sha256(data).hexdigest()
         if not is_file(self.folder, f"{BLOBS}/{digest}"):
             try:
                 write_file(self.folder, f"{BLOBS}/{digest}", data)
             except OSError as error:
                 raise JournalNotWrittenError(error.errno, error.strerror, str(self.folder)) from error
+        preview = clip(data.decode("utf-8", "replace"), _PREVIEW_CHARACTERS)
         return ev.Blob(sha256=digest, size=len(data), preview=preview)
 
     def close(self) -> None:
@@ -241,17 +248,20 @@ def read_journal(path: Path) -> Iterator[ev.Event]:
 
     Raises:
         FileNotFoundError: if there is no journal at `path`.
-        JournalError: if the file is not a regular file or is too large, or a line is not an event. A last line that is
-            incomplete or invalid is ignored if an event precedes it.
+        JournalError: if the file is not a regular file, is too large or has too many values, or a line is not an event.
+            A last line that is incomplete or invalid is ignored if an event precedes it.
     """
     pending: tuple[int, ValueError] | None = None
-    begun = False
+    begun, values = False, 0
     path = path / JOURNAL if path.is_dir() else path
     for number, line in enumerate(journal_lines(path), 1):
         if pending:
             raise JournalError(f"{path}, line {pending[0]}: not an event ({first_problem(pending[1])})")
         if not line.endswith(b"\n"):
             return
+        values += _count_values(line)
+        if values > _MAX_VALUES:
+            raise JournalError(f"{path}, line {number}: the journal has more than {_MAX_VALUES:,} values")
         try:
             event = ev.parse_event(line)
         except ValueError as error:
@@ -261,3 +271,8 @@ def read_journal(path: Path) -> Iterator[ev.Event]:
         yield upgraded(event)
     if pending and not begun:
         raise JournalError(f"{path}, line {pending[0]}: not an event ({first_problem(pending[1])})")
+
+
+def _count_values(line: bytes) -> int:
+    bare = _JSON_TEXT.sub(b"", line)
+    return _EVENT_VALUES + bare.count(b",") + bare.count(b"{") + bare.count(b"[")

@@ -6,6 +6,7 @@ import asyncio
 import codecs
 import re
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange
@@ -193,6 +194,9 @@ DIFF_CHARACTERS = 64 * 1024
 """Maximum number of characters of all diffs of a call together."""
 CHANGED_FILES = 500
 """Maximum number of changed files that the record of a call names."""
+_MAX_PATH_CHARACTERS = 4096
+"""Maximum characters of a path that the record of a call names. A sandbox may report paths of many megabytes, and no
+reader reads a record with so long lines."""
 _MAX_INLINE_DIFF_BYTES = 32 * 1024
 """Maximum bytes of all files whose diffs are made in the event loop. More bytes would block the loop, so a thread makes
 the diffs."""
@@ -200,7 +204,8 @@ the diffs."""
 
 async def file_diffs(changes: Changes) -> tuple[list[FileDiff], str]:
     """Return the changed files for the record, and a text about changes that were left out."""
-    files = changes.files[:CHANGED_FILES]
+    named = (file for file in changes.files if len(file.path) <= _MAX_PATH_CHARACTERS)
+    files = tuple(islice(named, CHANGED_FILES))
     if sum(len(file.before or b"") + len(file.after or b"") for file in files) <= _MAX_INLINE_DIFF_BYTES:
         diffs = _all(files)
     else:

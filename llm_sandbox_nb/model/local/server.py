@@ -29,6 +29,7 @@ from llm_sandbox_nb.model.local import machine
 from llm_sandbox_nb.model.local.gguf import GgufHeader
 from llm_sandbox_nb.model.local.loading_progress import show
 from llm_sandbox_nb.model.local.store import Stop
+from llm_sandbox_nb.own_folder import open_file, unshare_file
 
 _ENGINE_BYTES = 300_000_000
 """Memory of the engine, in addition to the weights and the conversations."""
@@ -239,7 +240,10 @@ class ModelServer:
         """Write the log also to a file, beginning with the stored lines."""
         with self._lock, contextlib.suppress(OSError):
             if path not in self._logs:
-                self._logs[path] = path.open("ab")
+                # the folder of a resumed run may come from another person, so no link is followed
+                unshare_file(path.parent, path.name)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+                self._logs[path] = os.fdopen(open_file(path.parent, path.name, flags), "ab")
                 for line in self._tail:
                     self._write(path, line)
 

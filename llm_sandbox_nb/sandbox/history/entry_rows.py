@@ -131,6 +131,6 @@ def _are_chunks(rows: list[object], size: int) -> bool:
 def _is_attributes(value: object) -> bool:
     if value is None:
         return True
-    if not isinstance(value, dict) or len(json.dumps(value)) > MAX_XATTRS_CHARACTERS:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         return False
-    return all(isinstance(text, str) for text in value.values())
+    return len(json.dumps(value)) <= MAX_XATTRS_CHARACTERS

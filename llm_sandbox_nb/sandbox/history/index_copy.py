@@ -11,6 +11,7 @@ Every index is copied at each opening, even if this process has written it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
@@ -19,7 +20,7 @@ import sqlite3
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -139,9 +140,9 @@ def _max_checks(size: int) -> int:
 
 def _address(folder: Path) -> str:
     # If possible, the connection can write, because otherwise SQLite does not see changes by another process. When such
-    # a connection is closed, SQLite writes its log into the database. That must not change a file with a second name (a
-    # hard link), so such a file is opened as one that nobody changes.
-    own = os.access(folder, os.W_OK) and (folder / INDEX).lstat().st_nlink == 1
+    # a connection is open or closed, SQLite writes into the database and the files next to it. That must not change a
+    # file with a second name (a hard link), so such a database is opened as one that nobody changes.
+    own = os.access(folder, os.W_OK) and all(info.st_nlink == 1 for info in _status(folder))
     mode = "mode=rw" if own else "immutable=1"
     return f"file:{quote(str(folder / INDEX))}?{mode}"
 
@@ -201,13 +202,14 @@ def _check_files(folder: Path) -> None:
 
 
 def _size(folder: Path) -> int:
-    found = 0
-    for suffix in ("", "-wal"):
-        try:
-            found += (folder / f"{INDEX}{suffix}").lstat().st_size
-        except FileNotFoundError:
-            continue
-    return found
+    return sum(info.st_size for info in _status(folder, ("", "-wal")))
+
+
+def _status(folder: Path, suffixes: Iterable[str] = ("", "-wal", "-shm")) -> Iterator[os.stat_result]:
+    """Yield the status of the index's files with these suffixes. Links are not followed. Missing files are left out."""
+    for suffix in suffixes:
+        with contextlib.suppress(FileNotFoundError):
+            yield (folder / f"{INDEX}{suffix}").lstat()
 
 
 def _schema(sql: sqlite3.Connection, database: str) -> set[Row]:

@@ -32,6 +32,8 @@ _CONNECTION_BROKE_NOTICE = (
     "connected again, with the same sandbox and files."
 )
 _MAX_TIME = 2**63  # seconds; a filesystem in memory keeps any 64-bit number
+MAX_CHANGES = 10_000
+"""Maximum number of changes that an executor may report at a time. An honest one reports far fewer."""
 _STREAMS: dict[int, StreamName] = {Kind.STDOUT: "stdout", Kind.STDERR: "stderr"}
 
 
@@ -42,7 +44,7 @@ class CommandOutput:
         self.limit = limit
         self.background = b""
         self.omitted: dict[StreamName, int] = {}
-        self._pieces: dict[StreamName, list[bytes]] = {"stdout": [], "stderr": []}
+        self._texts: dict[StreamName, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
         self._sizes: dict[StreamName, int] = {"stdout": 0, "stderr": 0}
         self._on_output = on_output
 
@@ -65,7 +67,7 @@ class CommandOutput:
         self._sizes[stream] += len(data)
         if self._sizes[stream] > self.limit:
             raise ProtocolError("it sent more output than it may")
-        self._pieces[stream].append(data)
+        self._texts[stream] += data
         if self._on_output:
             self._on_output(stream, data)
 
@@ -79,13 +81,13 @@ class CommandOutput:
             raise ProtocolError("its report of left-out output is invalid")
         self.omitted[stream] = omitted
         marker = b"\n[... %d bytes left out ...]\n" % omitted
-        self._pieces[stream].append(marker)
+        self._texts[stream] += marker
         if self._on_output:
             self._on_output(stream, marker)
 
     def text(self, stream: StreamName) -> bytes:
         """Return the output received so far on a stream."""
-        return b"".join(self._pieces[stream])
+        return bytes(self._texts[stream])
 
     def broken_off(self) -> CommandResult:
         """Return the result of a command that ended because the connection broke. It has the output received so far."""
@@ -107,8 +109,7 @@ class Gathered:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._pieces: list[bytes] = []
-        self._size = 0
+        self._content = bytearray()
 
     def take(self, kind: int, payload: bytes) -> None:
         """Add one frame.
@@ -116,14 +117,13 @@ class Gathered:
         Raises:
             ProtocolError: if the executor sends more than it may, or a frame of another kind.
         """
-        self._size += len(payload)
-        if kind != Kind.STDOUT or self._size > self._limit:
+        if kind != Kind.STDOUT or len(self._content) + len(payload) > self._limit:
             raise ProtocolError("it sent more of a file than it may")
-        self._pieces.append(payload)
+        self._content += payload
 
     def bytes(self) -> bytes:
         """Return the content received so far."""
-        return b"".join(self._pieces)
+        return bytes(self._content)
 
 
 _FACTS: tuple[tuple[str, type, Any], ...] = (
@@ -225,12 +225,19 @@ def file_entry(row: bytes) -> FileEntry:
         raise ProtocolError("a line of its listing is invalid") from error
 
 
+def lines_of(data: bytes, most: int) -> list[bytes]:
+    """Return the first `most` lines. A hostile listing may have millions, which would block the event loop."""
+    return [line for line in data.split(b"\n", most)[:most] if line]
+
+
 def changes_of(rows: Sequence[bytes], answer: Mapping[str, Any]) -> Changes:
     """Return the outcome of `changes`. `rows` are the lines of its output.
 
     Raises:
-        ProtocolError: if the answer is invalid.
+        ProtocolError: if the answer is invalid, or there are more than `MAX_CHANGES` lines.
     """
+    if len(rows) > MAX_CHANGES:
+        raise ProtocolError("it reports more changes than it may")
     return Changes(tuple(_file_change(row) for row in rows), _field(answer, "incomplete", str, ""))
 
 

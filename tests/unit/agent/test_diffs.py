@@ -70,6 +70,14 @@ def test_many_files_are_counted_not_named() -> None:
     assert sum(len(diff.diff or "") for diff in diffs) < 2 * DIFF_CHARACTERS
 
 
+def test_a_path_that_no_file_has_is_counted_not_named() -> None:
+    """A record with such a path could not be read again: its line would be too long."""
+    files = tuple(FileChange(path, "added", 1, None, b"x\n") for path in ("a" * 5000, "b", "c" * 10**6))
+    diffs, left_out = asyncio.run(file_diffs(Changes(files)))
+    assert [diff.path for diff in diffs] == ["b"]
+    assert left_out == "2 more changed files are not named."
+
+
 @settings(max_examples=examples(60))
 @given(st.text("ab\n\r\té\u2028", max_size=40), st.text("ab\n\r\té\u2028", max_size=40))
 def test_git_makes_the_new_file_from_the_old(tmp_path_factory: object, before: str, after: str) -> None:

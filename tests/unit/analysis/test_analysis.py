@@ -336,6 +336,10 @@ def test_records_that_are_none_are_left_out_with_a_sentence_each(
     for name, (data, _) in contents.items():
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(data)
+    for name in ("circle/journal.jsonl", "round/trajectory.json"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).symlink_to(tmp_path / name)
+        contents[name] = (b"", "is a link instead of a file.")
     reading = load_runs([tmp_path])
     assert [run.name for run in reading.runs] == ["whole"]
     for name, (_, words) in contents.items():

@@ -1,22 +1,27 @@
 """Keys: cleaned or refused without being repeated, and taken out of texts."""
 
 import logging
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_sandbox_nb import known_keys
+from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.known_keys import (
     HIDDEN,
     KeyFilter,
     KeyTextError,
     clean_key,
+    remember_address,
     remember_environment,
     remember_key,
     without_keys,
     without_keys_in,
 )
+from llm_sandbox_nb.trajectory.events import Blob, Noted
+from llm_sandbox_nb.trajectory.journal import BLOB_THRESHOLD, Journal, load_text, read_journal
 
 KEY = "sk-unit-0123456789"
 
@@ -104,3 +109,28 @@ def test_a_key_that_begins_like_another_leaves_nothing_of_the_longer_one() -> No
         remember_key(longer)
         assert without_keys(f"a {longer} b") == f"a {HIDDEN} b"
         assert without_keys_in(longer.encode()) == HIDDEN.encode()
+
+
+@pytest.mark.parametrize("before", range(1_980, 2_005, 5))
+def test_the_preview_of_a_long_output_has_no_part_of_a_key(before: int, tmp_path: Path) -> None:
+    """The preview begins with 2000 characters of the output, and its cut must not go through a key."""
+    remember_key(KEY)
+    journal = Journal(tmp_path)
+    for stored in (
+        journal.store_text("x" * before + KEY + "y" * BLOB_THRESHOLD),
+        journal.store_bytes(b"x" * before + KEY.encode() + b"y" * BLOB_THRESHOLD),
+    ):
+        assert isinstance(stored, Blob)
+        assert KEY[:4] not in stored.preview
+        assert KEY not in load_text(tmp_path, stored)
+    journal.close()
+
+
+def test_a_password_with_marks_of_json_is_not_recorded(tmp_path: Path) -> None:
+    remember_address("http://user:pa%22ss%5Cw%C3%B6rd@proxy")
+    recorder = Recorder(tmp_path)
+    recorder.emit(Noted(text='refused: pa"ss\\wörd'))
+    recorder.close()
+    (event,) = read_journal(tmp_path)
+    assert isinstance(event, Noted)
+    assert event.text == f"refused: {HIDDEN}"

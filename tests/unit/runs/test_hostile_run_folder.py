@@ -9,16 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from llm_sandbox_nb.agent.checks import checked_check
 from llm_sandbox_nb.card import export
 from llm_sandbox_nb.card.export import export_html
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.formats.llm_in_sandbox import write_seed
 from llm_sandbox_nb.model.connection import Access
+from llm_sandbox_nb.model.local.local_model import SERVER_LOG
+from llm_sandbox_nb.model.local.server import ModelServer, ServerPlan
 from llm_sandbox_nb.model.remote_model import RemoteModel
 from llm_sandbox_nb.runs.fork import _copy_folder
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
+from llm_sandbox_nb.trajectory.run_folder import CHECK_FILES
 
 SECRET = "the secret of this machine"
 DIGEST = "ab" * 32
@@ -160,6 +164,44 @@ def test_a_record_of_the_folder_writes_no_other_file(run: Path, secret: Path) ->
     (run / "trajectory.json").symlink_to(secret)
     write_seed(Run.load(run).trajectory, run)
     assert secret.read_text() == SECRET
+
+
+@pytest.mark.parametrize("way", ["link to a folder", "link", "pipe"])
+@pytest.mark.timeout(60)
+def test_files_of_a_new_check_replace_those_of_the_folder(way: str, run: Path, secret: Path) -> None:
+    """A resume with other files of a check writes into the folder alone, and the check gets no earlier files."""
+    (run / CHECK_FILES).mkdir()
+    lead(run / CHECK_FILES, secret, way)
+    given = checked_check("true", {DIGEST: b"new", "more/test.py": b"pass"})
+    assert given is not None
+    kept = given.kept_in(run)
+    assert secret.read_text() == SECRET
+    assert [path.name for path in secret.parent.iterdir()] == [DIGEST]
+    assert kept.files.names() == [DIGEST, "more/test.py"]
+    assert (run / CHECK_FILES / DIGEST).read_bytes() == b"new"
+    given = checked_check("true", {"other.py": b""})
+    assert given is not None
+    assert given.kept_in(run).files.names() == ["other.py"]
+    assert not [path for path in run.iterdir() if path.name.startswith(f"{CHECK_FILES}.")]
+
+
+@pytest.mark.parametrize("way", ["file", "link", "hard link", "pipe"])
+@pytest.mark.timeout(60)
+def test_the_log_of_a_local_model_is_written_into_the_folder_alone(way: str, run: Path, secret: Path) -> None:
+    log = run / SERVER_LOG
+    if way == "hard link":
+        os.link(secret, log)
+    elif way == "link":
+        log.symlink_to(secret)
+    elif way == "pipe":
+        os.mkfifo(log)
+    server = ModelServer(ServerPlan(run / "m.gguf", "local/m", 4096, 1, 1, 0))
+    server._tail.append(b"loaded\n")
+    server.log_to(log)
+    server.end_log(log)
+    assert secret.read_text() == SECRET
+    if way in ("file", "hard link"):
+        assert log.read_bytes().endswith(b"loaded\n")
 
 
 EVIL = "\x1b[2J\x1b]8;;http://evil\x07\u202e<script>alert(1)</script>"

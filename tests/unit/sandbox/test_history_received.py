@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.sandbox.history.entry_rows import is_kept_path, path_problem
+from llm_sandbox_nb.sandbox.history.entry_rows import is_entry, is_kept_path, path_problem
 from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 from llm_sandbox_nb.sandbox.history.packs import is_pack_name
 
@@ -46,6 +46,15 @@ def test_a_path_in_an_index_is_judged_as_one_from_a_sandbox(names: list[bytes], 
 def test_a_path_has_a_longest_length() -> None:
     for path in (b"/" + b"a/" * 2046 + b"a", b"/" + b"a/" * 2047 + b"aa"):
         assert is_kept_path(path) == (not path_problem(os.fsdecode(path))) == (len(path) <= 4095)
+
+
+def test_deep_attributes_are_none() -> None:
+    """Python encodes no JSON that is deeper than its stack, though it may decode it."""
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for attributes, valid in (({"user.a": "YQ=="}, True), ({"user.a": deep}, False), ({"user.a": 1}, False)):
+        assert is_entry(["f", 0, 0o644, 0, 0, 0, 0, [], None, attributes]) is valid
 
 
 @pytest.mark.parametrize(
@@ -93,6 +102,25 @@ def test_a_reader_that_was_open_takes_nothing_from_the_writer_when_it_closes(tmp
     store = PackStore(tmp_path / "h")
     assert [one.id for one in store.checkpoints()] == ["a", "b", "c"]
     store.close()
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+def test_reading_an_index_writes_no_file_that_has_a_second_name_elsewhere(
+    suffix: str, tmp_path: Path
+) -> None:
+    store = PackStore(tmp_path / "h")
+    keep(store, "a", {"/x": b"one"})
+    store.close()
+    other, own = tmp_path / "other", tmp_path / "h" / f"index.sqlite{suffix}"
+    if not own.exists():
+        own.write_bytes(b"precious")
+    os.link(own, other)
+    before = other.read_bytes()
+    store = PackStore(tmp_path / "h", readonly=True)
+    assert files_at(store, "a") == {"/x": b"one"}
+    assert other.read_bytes() == before
+    store.close()
+    assert other.read_bytes() == before
 
 
 def test_content_of_another_process_is_checked_by_its_digest(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support import eventually, examples, run
 
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
-from llm_sandbox_nb.sandbox.protocol.answers import CommandOutput
+from llm_sandbox_nb.sandbox.protocol.answers import MAX_CHANGES, CommandOutput
 from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Frame, Kind, json_frame
 
 MiB = 2**20
@@ -175,6 +175,38 @@ def test_changes_that_end_within_a_line():
 
     outcome = {"incomplete": "some changes are missing"}
     meet(lambda: Script(at_end(lambda number: answer(number, outcome, line + line[:-2]))), use)
+
+
+def test_more_changes_than_a_sandbox_may_report_are_not_parsed():
+    """Millions of them would block the event loop, in which other sandboxes have to be answered in time."""
+    line = json.dumps(ROWS["changes"]).encode() + b"\n"
+
+    async def use(box, script):
+        with pytest.raises(SandboxLostError, match="it reports more changes than it may"):
+            await box.changes()
+
+    honest = at_end(lambda number: answer(number, {}, line * MAX_CHANGES))
+    meet(lambda: Script(at_end(lambda number: answer(number, {}, line * (MAX_CHANGES + 1)))), use)
+
+    async def use_honest(box, script):
+        assert len((await box.changes()).files) == MAX_CHANGES
+
+    meet(lambda: Script(honest), use_honest)
+
+
+@pytest.mark.parametrize("call", ["run", "read"])
+def test_output_in_small_pieces_takes_little_memory(call, tmp_path):
+    sent = Frame(Kind.STDOUT, 1, b"ab").encode() * 40_000 + answer(1, {"exit_code": 0})
+
+    async def use(box, script):
+        tracemalloc.start()
+        try:
+            await calls(box, tmp_path)[call]()
+            assert tracemalloc.get_traced_memory()[1] < 3 * len(sent)
+        finally:
+            tracemalloc.stop()
+
+    meet(lambda: Script(at_end(lambda number: sent)), use)
 
 
 @pytest.mark.parametrize(("size", "fits"), [(1000, True), (1001, False)])

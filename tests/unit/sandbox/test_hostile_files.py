@@ -152,6 +152,16 @@ def test_the_sentences_about_files_are_limited(tmp_path):
     assert (len(reasons), reasons[-1]) == (21, "More files were not taken.")
 
 
+def test_a_message_about_a_very_long_path_is_short(tmp_path):
+    hostile = HostileFiles(lambda path: [], lambda path: [row("l" * 10**6, "link"), row("f" * 10**6)])
+    _, events = collected(tmp_path, hostile, CollectLimits())
+    reasons = [one.reason for one in events if isinstance(one, ev.ArtifactSkipped)]
+    assert [reason.rpartition("was ")[2] for reason in reasons] == [
+        "not taken: file name too long.", "not taken: it is a link.",
+    ]  # fmt: skip
+    assert all(len(reason) < 6000 for reason in reasons)
+
+
 @pytest.mark.parametrize("name", ["nul\0", "half \ud800"])
 def test_paths_that_no_filesystem_holds(tmp_path, name):
     hostile = HostileFiles(lambda path: [], lambda path: [row(name)])

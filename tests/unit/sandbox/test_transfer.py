@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import stat
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -346,6 +347,18 @@ def test_what_the_sandbox_left_out_is_told_safely(tmp_path):
     many = receive(tmp_path, *[record(SKIPPED, b"x") + reason] * 3000)
     assert len(many) == 1001
     assert many[-1] == "2000 more entries were left out."
+
+
+def test_a_long_reason_is_not_kept_in_memory(tmp_path):
+    sent = record(SKIPPED, b"x") + chunked(b"a" * 32 * 2**20, CHUNK_SIZE)
+    source = io.BytesIO(sent + record(THE_END, b""))
+    tracemalloc.start()
+    try:
+        told = receive_tree(source, tmp_path, 2**30)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert told == [f"x was left out: {'a' * 200}."]
 
 
 @settings(max_examples=examples(150))

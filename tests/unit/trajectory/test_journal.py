@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from support import examples
 from llm_sandbox_nb.agent import recorder
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory import journal as journal_file
 from llm_sandbox_nb.trajectory.journal import (
     BLOB_THRESHOLD,
     Journal,
@@ -128,6 +130,27 @@ def test_damage_in_the_middle_is_told_with_its_line(tmp_path: Path) -> None:
     path.write_bytes(b"\n".join([lines[0], b"{broken", *lines[2:]]))
     with pytest.raises(JournalError, match="line 2"):
         list(read_journal(path))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        '{"kind": "x"}\n' * 99,
+        '{"kind": "x", "a": [' + "[]," * 999 + "1]}\n",
+        '{"kind": "x", "a": [' + '"\\",",' * 999 + "1]}\n",
+    ],
+)
+def test_a_small_file_does_not_fill_the_memory(
+    more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values of two bytes each need many times their size in memory. Marks in texts are no values."""
+    monkeypatch.setattr(journal_file, "_MAX_VALUES", 999)
+    text = json.dumps({"kind": "x", "text": '[{",' * 9999}) + "\n"
+    (tmp_path / JOURNAL).write_text(text)
+    assert len(list(read_journal(tmp_path))) == 1
+    (tmp_path / JOURNAL).write_text(text + more + text)
+    with pytest.raises(JournalError, match="the journal has more than 999 values"):
+        list(read_journal(tmp_path))
 
 
 @pytest.mark.parametrize("content", [b"a,b\n", b"[1, 2]\n", b"\xff\xfe\n", b"[" * 100_000 + b"\n"])
