@@ -239,7 +239,7 @@ class OutputRenderer extends RunRenderer {
     }
   }
 
-  /** Let the person decide whether to ask the server, because an untrusted notebook sends no request by itself. */
+  /** Let the person decide whether to ask the server, because an untrusted notebook sends no request without this decision. */
   private _offerToAsk(runId: string): void {
     const { trans } = this.host;
     this.view?.setLive(false);
@@ -273,7 +273,7 @@ class OutputRenderer extends RunRenderer {
     void pastOffer.promise.then(lookBack => lookBack(runId)).then(found => answer(found?.live ?? false));
   }
 
-  /** Put the final card of a run that is over into the notebook, unless the kernel does that by itself. */
+  /** Put the final card of a run that is over into the notebook, unless the kernel does that. */
   private _settle(): void {
     const [runId, place] = [this._runId, this.node];
     window.setTimeout(() => {

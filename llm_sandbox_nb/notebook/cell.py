@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.sandbox.contract import Sandbox
 
 OFFER = (
-    "This task ran before in this sandbox, whose files may have changed since. To begin with the same files as then, "
+    "This task ran before in this sandbox, whose files may have changed since. To begin with the files of that time, "
     "add: --from-files-of {run}"
 )
 _LIMIT_SENTENCES = {

@@ -59,7 +59,7 @@ _IN_CELLS: dict[str, dict[str, Any]] = {
         "continue",
     },
 }
-"""How options of the command line differ in a cell. For example, a name may mean a function of the notebook."""
+"""Differences of options in a cell from those of the command line. For example, a name may mean a function."""
 
 
 def _of_table(described: Option) -> Any:

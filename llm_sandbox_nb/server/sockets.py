@@ -243,7 +243,7 @@ async def _outcome(terminal: Terminal) -> tuple[int, str]:
 
 
 def _act(terminal: Terminal, message: object) -> bool:
-    """Handle a message of the page. Return True if a person typed: a page sends all other messages by itself.
+    """Handle a message of the page. Return True if a person typed: the page sends all other messages automatically.
 
     Raises ValueError, TypeError or LookupError for an invalid message.
     """
