@@ -379,7 +379,8 @@ class McpHandler(JupyterHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer an error with a JSON message instead of a page."""
         error = kwargs.get("exc_info", (None, None))[1]
-        said = error.log_message if isinstance(error, web.HTTPError) else None
+        # `log_message` is a format, in which each % is doubled
+        said = (error.log_message or "") % error.args if isinstance(error, web.HTTPError) else ""
         self.set_header("Content-Type", "application/json")
         if status_code == 401:
             self.set_header("WWW-Authenticate", "Bearer")
@@ -428,7 +429,7 @@ class McpTokenHandler(SandboxAPIHandler):
         if not self.manager.policy.allow_mcp:
             raise web.HTTPError(403, "This site does not allow MCP: see SandboxPolicy.allow_mcp.")
         holder, address = self._holder(sandbox_id), self._address()
-        kept = self._grants.keep(*holder) if self.body().get("keep") is True else None
+        kept = self._grants.keep(*holder) if self.flag("keep") else None
         token = None if kept else self._grants.mint(*holder)
         self.set_status(200 if kept else 201)
         connect = connection_text(address, token) if token else None
