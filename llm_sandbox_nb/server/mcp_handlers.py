@@ -61,7 +61,10 @@ OTHER_MODEL = (
     "This site does not let outside agents choose this model: leave `model` out for the model of the notebook; "
     "SandboxPolicy.mcp_run_models lists the allowed ones."
 )
-SANDBOX_AT_WORK = "This sandbox is in use now, by a person in a cell or a terminal, or by a command or run of an agent: try again later."
+SANDBOX_AT_WORK = (
+    "This sandbox is in use now, by a person in a cell or a terminal, or by a command or run of an agent: "
+    "try again later."
+)
 _SETTLE_TRIES, _SETTLE_PAUSE_SECONDS = 60, 0.05
 """Before a run starts: maximum number of polls until the sandbox has no pending requests, and seconds between polls."""
 _TYPING_SECONDS = 30.0
