@@ -29,11 +29,12 @@ _SHOWN_BUILD_CHARACTERS = 2000
 
 
 class LLMSandboxEnvironment(BaseEnvironment):
-    """Environment of a trial: a hardened container with the task's image, limits and network."""
+    """Environment of a trial: a hardened container with the task's image, limits and network.
 
-    def __init__(self, *args: Any, profile: str = "standard", **kwargs: Any) -> None:
-        """`profile`: `standard`, or `strict`, as in `harbor run --ek profile=strict`."""
-        self._profile = profile
+    The profile is `standard`, because Harbor writes to folders that belong to root.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._sandbox: Sandbox | None = None
         self._workdir = "/"
         super().__init__(*args, **kwargs)
@@ -79,7 +80,6 @@ class LLMSandboxEnvironment(BaseEnvironment):
         network = NETWORKS[policy.network_mode.value]
         self._sandbox = await open_sandbox(
             "docker",
-            profile=self._profile,
             image=image,
             network=network,
             allow=tuple(policy.allowed_hosts) if network == "allow" else (),

@@ -65,6 +65,7 @@ class Printer:
     `lines` is the maximum number of lines of each text; None means no limit. `folder` is the run's folder, needed only
     to print large outputs of a loaded run in full. `trajectory` is needed if only the current attempt of a loaded run
     is printed: it tells the last step before each rewind. Each item of `calm` holds uneventful steps that share a line.
+    `resumed` is the trajectory of a run before its resume, which the printer does not print.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Printer:
         folder: Path | None = None,
         trajectory: Trajectory | None = None,
         calm: Sequence[CalmSteps] = (),
+        resumed: Trajectory | None = None,
     ) -> None:
         self._out = out
         self._lines = lines
@@ -82,9 +84,9 @@ class Printer:
         self._trajectory = trajectory
         self._step = 0
         self._live: _Block | None = None
-        self._start: ev.RunStarted | None = None
-        self._limits: list[Any] = []
-        self._usage = ev.Usage(cost=0.0)
+        self._scripted = resumed is not None and resumed.scripted
+        self._limits: list[Any] = [{"cost": resumed.budget}] if resumed else []
+        self._usage = resumed.usage if resumed else ev.Usage(cost=0.0)
         self._own = ""
         """Token count of the newest reply as text; empty once the count is printed."""
         self._early: list[ev.Event] | None = []
@@ -129,7 +131,7 @@ class Printer:
             return
         match event:
             case ev.RunStarted():
-                self._start, self._limits = event, [event.settings.get("limits")]
+                self._scripted, self._limits = event.scripted, [event.settings.get("limits")]
                 self._say(f"Task       {_first_line(event.task)}")
                 scripted = " (scripted: plays a file, asks no model)" if event.scripted else ""
                 self._say(f"Model      {event.model}{scripted}")
@@ -140,6 +142,8 @@ class Printer:
                     self._say(": ".join(filter(None, (f"Replay of {other}", found))))
             case ev.SettingsChanged():
                 self._limits.append(event.limits)
+                if event.model:
+                    self._scripted = event.model.startswith("scripted/")
             case ev.SandboxReady():
                 for line in protection_lines(event.protection):
                     self._say(line)
@@ -259,7 +263,7 @@ class Printer:
         return [spent] if self._usage.total_tokens and " of $" in spent else []
 
     def _spent(self, cost: float | None) -> str:
-        if self._start is not None and self._start.scripted:
+        if self._scripted:
             return "scripted: free"
         named = [limit["cost"] for limit in self._limits if isinstance(limit, dict) and "cost" in limit]
         return format_spent(cost, named[-1] if named else None)
@@ -327,7 +331,7 @@ class Printer:
         parts = [plural(event.steps, "step")]
         if usage.total_tokens:
             parts.append(f"{plural(usage.total_tokens, 'token')} in all")
-        if usage.total_tokens or (self._start and self._start.scripted):
+        if usage.total_tokens or self._scripted:
             parts.append(self._spent(usage.cost))
         if event.wall_time:
             parts.append(format_duration(event.wall_time))

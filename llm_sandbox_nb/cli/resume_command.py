@@ -89,7 +89,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         },
         api_base=values["api_base"],
         api_key=values["api_key"],
-        listeners=(Printer(sys.stdout), prompt.listen),
+        listeners=(Printer(sys.stdout, resumed=run.trajectory), prompt.listen),
         pause=_pauses(values, given, prompt),
         tools=functions_of(values, "tool") or None,
         doubts=functions_of(values, "doubt") or None,

@@ -144,9 +144,8 @@ class McpEndpoint:
     async def _call(self, message: RpcMessage, client: ClientFacts, host: ToolHost, link: ClientLink) -> Json:
         name = message.params.get("name")
         if not isinstance(name, str) or name not in TOOLS:
-            raise McpError(
-                INVALID_PARAMS, f"There is no tool of this name: the tools are {', '.join(TOOLS)}."
-            )
+            names = ", ".join(tool["name"] for tool in listed_tools(runs=self._runs))
+            raise McpError(INVALID_PARAMS, f"There is no tool of this name: the tools are {names}.")
         if name in RUN_TOOLS and not self._runs:
             return tool_error(RUNS_OFF)
         try:

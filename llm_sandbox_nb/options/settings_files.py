@@ -12,12 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.options.parser import did_you_mean
-from llm_sandbox_nb.options.table import FILE_SETTINGS, SETTINGS, UsageError
+from llm_sandbox_nb.options.table import FILE_SETTINGS, RUN_OPTIONS, SETTINGS, UsageError
 from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.windows import is_windows
 
 PROJECT_FILE = "llm-sandbox-nb.toml"
 _OLD_PROJECT_FILES = ("llm-sandbox-nb.yaml", "llm-in-sandbox.yaml", "llm_in_sandbox.yaml")
+MODEL_SETTINGS = "model_settings"
+_OPTION_OF_FIELD = {
+    option.sets.removeprefix("settings."): option.name
+    for option in RUN_OPTIONS
+    if option.sets.startswith("settings.")
+}
+"""Options by the names that they have in `model_settings`."""
 _OLD_USER_FILES = (".llm-in-sandbox/config.yaml", ".llm-in-sandbox.yaml")
 
 
@@ -67,6 +74,8 @@ def _project_files(folder: Path) -> Iterator[Path]:
 def read_settings_file(path: Path) -> dict[str, tuple[Any, str]]:
     """Return the values of a settings file by option name, each with its key in the file.
 
+    The fields of a table `model_settings` are values of the options that set the same fields.
+
     Raises:
         UsageError: if the file is not valid TOML or YAML, not a mapping, or has a key that is not an option.
     """
@@ -83,7 +92,17 @@ def read_settings_file(path: Path) -> dict[str, tuple[Any, str]]:
             raise UsageError(
                 f"The settings file {path} has an unknown key {key!r}{did_you_mean(str(key), list(names))}"
             )
-    return {names[key]: (value, str(key)) for key, value in loaded.items() if value is not None}
+    found = {names[key]: (value, str(key)) for key, value in loaded.items() if value is not None}
+    if isinstance(sampling := loaded.get(MODEL_SETTINGS), dict):
+        del found[MODEL_SETTINGS]
+        for field, value in sampling.items():
+            if field not in _OPTION_OF_FIELD:
+                near = did_you_mean(str(field), list(_OPTION_OF_FIELD))
+                raise UsageError(
+                    f"The settings file {path} has an unknown key {f'{MODEL_SETTINGS}.{field}'!r}{near}"
+                )
+            found.setdefault(_OPTION_OF_FIELD[field], (value, f"{MODEL_SETTINGS}.{field}"))
+    return found
 
 
 def _toml(path: Path, content: str) -> dict[str, Any]:

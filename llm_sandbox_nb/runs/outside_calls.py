@@ -313,8 +313,9 @@ class OutsideCalls:
                 question = f"This rewind would also undo later changes {others.by}: {names}{more}."
                 return {"ask": str(clean_text(question)), "about": about}
             went = await rewind(run, replace(destination, others=True))
+            step = run.trajectory.steps_done  # an undo leads into the step that waited for its call
             await agent.resume_after_rewind()
-        place = f"after step {went.step}" if went.step else "at the beginning"
+        place = f"after step {step}" if step else "at the beginning"
         files = plural(went.files, "path was", "paths were")
         text = (
             f"The files and the shell are again as {place}: {files} put back. Later steps are kept as an earlier "
@@ -324,7 +325,7 @@ class OutsideCalls:
             text += f" This undid later changes {others.by}: {', '.join(went.others[:_MAX_NAMES])}."
         text = "\n".join([text, *went.problems])
         data = {
-            "step": went.step,
+            "step": step,
             "files": went.files,
             "problems": list(went.problems),
             "undid_of_others": list(went.others),

@@ -200,9 +200,15 @@ class SandboxOptions:
 
 
 _PROTECTION_FIELDS = ("isolation", "profile", "network")
-_MAX_LIMITS = {"memory_bytes": 2**60, "pids": 2**22, "cpus": 10_000, "disk_bytes": 2**60, "files": 2**40}
-"""Maximum values that kernels and engines accept. This module refuses higher values, because the error messages of
-kernels and engines are hard to understand."""
+_LIMIT_RANGES = {
+    "memory_bytes": (16 * 1024**2, 2**60),
+    "pids": (8, 2**22),
+    "cpus": (0.01, 10_000),
+    "disk_bytes": (1, 2**60),
+    "files": (1, 2**40),
+}
+"""Values with which a sandbox starts, and which kernels and engines accept. This module refuses other values, because
+the error messages of kernels and engines are hard to understand."""
 
 
 def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
@@ -220,14 +226,12 @@ def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
 
 
 def _check_limits(limits: Limits) -> None:
-    for name, maximum in _MAX_LIMITS.items():
+    for name, (minimum, maximum) in _LIMIT_RANGES.items():
         value = getattr(limits, name)
         if value is None:
             continue
-        if not value > 0:
-            raise ValueError(
-                f"The limit {name} is {value!r}; give a number above zero, or None for no limit."
-            )
+        if not value >= minimum:
+            raise ValueError(f"The limit {name} is {value!r}; give at least {minimum}, or None for no limit.")
         if value > maximum:
             shown = (
                 f"{value:g}" if value <= 10**308 else "far too large"

@@ -36,7 +36,7 @@ class RunCardHandler(SandboxAPIHandler):
     @rest_verb
     async def get(self, run_id: str) -> None:
         """Return a cell output with the card of an ended run, to be saved in the notebook `path`."""
-        path = self.get_query_argument("path", strip=False)
+        path = self.path()
         notebook = contents_path(self, path)
         known = next((run for run in self.runs.all() if run.id == run_id), None)
         if known is not None and known.state in ("live", "away"):

@@ -140,10 +140,25 @@ class SandboxAPIHandler(APIHandler):
 
     def body(self) -> dict[str, Any]:
         """Return the request's JSON object. Raises ValueError for any other body."""
-        body = self.get_json_body() or {}
-        if not isinstance(body, dict):
+        body = self.get_json_body()
+        if not isinstance(body, dict | None):
             raise ValueError("The body of the request must be a JSON object.")
-        return body
+        return body or {}
+
+    def flag(self, name: str) -> bool:
+        """Return the field `name` of the body; default: False. Raises ValueError if it is neither true nor false."""
+        value = self.body().get(name, False)
+        if not isinstance(value, bool):
+            raise ValueError(f"{name!r} must be true or false.")
+        return value
+
+    def path(self, default: str | None = None) -> str:
+        """Return the argument `path`. `get_query_argument` would replace control characters, as names of files have."""
+        if given := self.request.query_arguments.get("path"):
+            return self.decode_argument(given[-1], "path")
+        if default is None:
+            raise web.MissingArgumentError("path")
+        return default
 
     def model(self, managed: ManagedSandbox) -> dict[str, Any]:
         """Return the description of a sandbox for clients."""
@@ -196,7 +211,7 @@ class SandboxesHandler(SandboxAPIHandler):
         if not isinstance(kernel_id, str):
             raise ValueError("'kernel_id' must be the id of one of this server's kernels.")
         request = self.manager.policy.read_request(body)
-        managed, created = await self.manager.acquire(kernel_id, request, fresh=body.get("fresh") is True)
+        managed, created = await self.manager.acquire(kernel_id, request, fresh=self.flag("fresh"))
         self.set_status(201 if created else 200)
         self.finish(self.model(managed))
 
@@ -301,7 +316,7 @@ class FilesHandler(SandboxAPIHandler):
     async def get(self, sandbox_id: str) -> None:
         """Return the entries below `path` (default: the working directory) to `depth` levels (default 1)."""
         sandbox = self.manager.running(sandbox_id, used=False)
-        path = self.get_query_argument("path", sandbox.directories.root, strip=False)
+        path = self.path(sandbox.directories.root)
         depth = self.get_query_argument("depth", "1")
         if depth not in _DEPTHS:
             raise ValueError("'depth' must be a number from 1 to 10.")
@@ -347,7 +362,7 @@ class FileHandler(SandboxAPIHandler):
     async def get(self, sandbox_id: str) -> None:
         """Return the bytes of the file `path`."""
         sandbox = self.manager.running(sandbox_id)
-        path = self.get_query_argument("path", strip=False)
+        path = self.path()
         await self.download(path, await sandbox.read_file(path, limit=self.manager.max_download_bytes))
 
     @rest_verb
@@ -355,9 +370,7 @@ class FileHandler(SandboxAPIHandler):
         """Write the request's body to the file `path`. Missing folders are made, and an existing file is replaced."""
         sandbox = self.manager.running(sandbox_id)
         if self._body is not None:
-            await sandbox.write_from(
-                self.get_query_argument("path", strip=False), self._body, self._body.tell()
-            )
+            await sandbox.write_from(self.path(), self._body, self._body.tell())
         self.set_status(204)
         self.finish()
 

@@ -70,7 +70,7 @@ class OldFilesHandler(HistoryAPIHandler):
     @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
         """Return the entries of the folder `path`, by default of the run's working directory."""
-        path = self.get_query_argument("path", "", strip=False)
+        path = self.path("")
         self.finish(await self.look(run_id, lambda reader: reader.folder(checkpoint, path)))
 
 
@@ -80,7 +80,7 @@ class OldFileHandler(HistoryAPIHandler):
     @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
         """Return the bytes of the file."""
-        path, limit = self.get_query_argument("path", strip=False), self.runs.max_file_bytes
+        path, limit = self.path(), self.runs.max_file_bytes
         data = await self.look(run_id, lambda reader: reader.read(checkpoint, path, limit))
         await self.download(path, data)
 
@@ -101,7 +101,7 @@ class OldDiffHandler(HistoryAPIHandler):
     @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
         """Return a unified diff from checkpoint `since` to this checkpoint."""
-        since, path = self.get_query_argument("since"), self.get_query_argument("path", strip=False)
+        since, path = self.get_query_argument("since"), self.path()
         self.finish(await self.look(run_id, lambda reader: reader.diff(since, checkpoint, path)))
 
 

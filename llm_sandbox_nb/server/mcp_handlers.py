@@ -61,7 +61,10 @@ OTHER_MODEL = (
     "This site does not let outside agents choose this model: leave `model` out for the model of the notebook; "
     "SandboxPolicy.mcp_run_models lists the allowed ones."
 )
-PERSON_AT_WORK = "A person uses this sandbox now, in a cell or a terminal: try again later."
+SANDBOX_AT_WORK = (
+    "This sandbox is in use now, by a person in a cell or a terminal, or by a command or run of an agent: "
+    "try again later."
+)
 _SETTLE_TRIES, _SETTLE_PAUSE_SECONDS = 60, 0.05
 """Before a run starts: maximum number of polls until the sandbox has no pending requests, and seconds between polls."""
 _TYPING_SECONDS = 30.0
@@ -152,7 +155,7 @@ class KernelHost:
                 break
             await asyncio.sleep(_SETTLE_PAUSE_SECONDS)
         if managed.requests or time.time() - managed.typed < _TYPING_SECONDS:
-            raise _NotOpenError(PERSON_AT_WORK)
+            raise _NotOpenError(SANDBOX_AT_WORK)
 
     async def _list(self, client: ClientFacts) -> Json:
         offered = [
@@ -379,7 +382,8 @@ class McpHandler(JupyterHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer an error with a JSON message instead of a page."""
         error = kwargs.get("exc_info", (None, None))[1]
-        said = error.log_message if isinstance(error, web.HTTPError) else None
+        # `log_message` is a format, in which each % is doubled
+        said = (error.log_message or "") % error.args if isinstance(error, web.HTTPError) else ""
         self.set_header("Content-Type", "application/json")
         if status_code == 401:
             self.set_header("WWW-Authenticate", "Bearer")
@@ -428,7 +432,7 @@ class McpTokenHandler(SandboxAPIHandler):
         if not self.manager.policy.allow_mcp:
             raise web.HTTPError(403, "This site does not allow MCP: see SandboxPolicy.allow_mcp.")
         holder, address = self._holder(sandbox_id), self._address()
-        kept = self._grants.keep(*holder) if self.body().get("keep") is True else None
+        kept = self._grants.keep(*holder) if self.flag("keep") else None
         token = None if kept else self._grants.mint(*holder)
         self.set_status(200 if kept else 201)
         connect = connection_text(address, token) if token else None

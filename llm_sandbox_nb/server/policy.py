@@ -196,7 +196,8 @@ class SandboxPolicy(Configurable):
     @property
     def _networks(self) -> list[str]:
         """Allowed networks. If `open` is allowed, so are `public` and `allow`, which reach less."""
-        return [*self.allowed_networks, *(["public", "allow"] if "open" in self.allowed_networks else [])]
+        allowed = {*self.allowed_networks, *(("public", "allow") if "open" in self.allowed_networks else ())}
+        return [name for name in NETWORKS if name in allowed]
 
     def _network(self, request: SandboxOptions, isolation: str) -> str | None:
         network = request.network or self.default_network
@@ -214,9 +215,9 @@ class SandboxPolicy(Configurable):
         for field in fields(Limits):
             value, maximum = getattr(wanted, field.name), self._maximum(field.name)
             if maximum is not None and (value is None or value > maximum):
-                asked = "no limit" if value is None else f"{value:g}"
+                asked = "no limit" if value is None else value
                 raise PolicyError(
-                    f"This site allows at most {maximum:g} for {field.name}; {asked} was asked for."
+                    f"This site allows at most {maximum} for {field.name}; {asked} was asked for."
                 )
         return wanted
 

@@ -85,9 +85,8 @@ class UsageMeter:
 # descendants of the executor; in isolation `process`, `kill -1` would also kill processes of the host. All descendants
 # are stopped before any is killed, so that no process escapes by forking. Only stopped processes are killed, so the
 # shell that the executor starts afterwards lives. Two helpers that the executor forked are left alone: the parent of
-# this program, and the watcher of changed files. A helper has the command line and the priority of the executor. Any
-# process can take that command line, but no command can have that priority: commands have a lower one and cannot raise
-# it.
+# this program, and the watcher of changed files. A helper has the command line and the session of the executor. Any
+# process can take that command line, but no command can have that session: each command begins a new one.
 _KILL_PROGRAM = """
 import os, signal, sys
 root, me = int(sys.argv[1]), os.getpid()
@@ -98,7 +97,7 @@ def read(pid, name):
     except OSError:
         return b""
 def looks(pid):
-    return read(pid, "cmdline"), read(pid, "stat").rpartition(b")")[2].split()[16:17]
+    return read(pid, "cmdline"), read(pid, "stat").rpartition(b")")[2].split()[3:4]
 def below():
     children = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):

@@ -60,7 +60,7 @@ class NotebookRunsHandler(SandboxAPIHandler):
     @rest_verb
     async def get(self) -> None:
         """Return the newest runs of the notebook `path`, from the default folder and the folders that kernels named."""
-        path = self.get_query_argument("path", strip=False)
+        path = self.path()
         runs = [run for run in self.runs.all() if run.folder is not None]
         published = [run for run in runs if await self.runs.find_notebook(run) == path]
         folders = {run.folder.parent for run in published if run.folder is not None}
@@ -144,7 +144,7 @@ class RunFileHandler(SandboxAPIHandler):
     @rest_verb
     async def get(self, run_id: str) -> None:
         """Return the bytes of the file `path` of the output folder."""
-        run, path = self.runs.get(run_id), self.get_query_argument("path", strip=False)
+        run, path = self.runs.get(run_id), self.path()
         data = await run.file(path, self.runs.max_file_bytes, self.runs.answer_timeout)
         await self.download(path, data)
 

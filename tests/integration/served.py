@@ -38,7 +38,7 @@ class Served:
 
     def call(self, verb: str, path: str, body: Any = None, **options: Any) -> Answer:
         """A request: status and JSON, of refusals too."""
-        data = None if verb == "get" and body is None else json.dumps(body or {})
+        data = None if verb == "get" and body is None else json.dumps({} if body is None else body)
         options |= {"method": verb.upper(), "body": data, "allow_nonstandard_methods": True}
         try:
             answer = self.fetch(path, **options)

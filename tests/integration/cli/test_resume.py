@@ -94,6 +94,7 @@ def test_a_run_is_found_by_a_part_of_its_id_and_told_something(
     command_line("resume", part, *PROCESS).is_one_sentence(2, "llm-sandbox-nb resume RUN 'Make it blue.'")
     again = command_line("resume", part, "Check it.", *PROCESS)
     assert again.code == 0, again.out + again.err
+    assert "scripted: free" in again.out
     assert any("Check it." in message["content"] for message in Run.load(first.folder).messages)
 
 

@@ -100,6 +100,17 @@ def test_only_a_person_who_stopped_the_work_is_named_as_the_reason(
     with_calls(tmp_path, fails)
 
 
+def test_an_undo_names_the_last_step_that_was_executed(tmp_path: Path) -> None:
+    async def work(calls: OutsideCalls) -> None:
+        await calls.call("run_command", {"command": "echo x > a", "wait": 60.0}, "agent")
+        for to, step, place in (("0", 0, "as at the beginning"), ("undo", 1, "as after step 1:")):
+            went = await calls.call("rewind", {"to": to}, "agent")
+            assert (went["data"]["step"], went["data"]["files"]) == (step, 1)
+            assert place in went["text"]
+
+    with_calls(tmp_path, work)
+
+
 def test_changes_are_shown_for_each_form_of_a_path(tmp_path: Path) -> None:
     async def work(calls: OutsideCalls) -> None:
         made = {"command": "mkdir sub; echo x > sub/a; echo y > b", "wait": 60.0}

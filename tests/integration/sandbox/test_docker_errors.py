@@ -13,7 +13,7 @@ import pytest
 from docker_help import container_ids, docker_box, files_in_tar, image_from, one_sentence
 from support import run, until
 
-from llm_sandbox_nb.sandbox.contract import Directories, Limits
+from llm_sandbox_nb.sandbox.contract import Directories
 from llm_sandbox_nb.sandbox.docker.api import APIError
 from llm_sandbox_nb.sandbox.docker.engine import connect, engine_version
 from llm_sandbox_nb.sandbox.docker.images import (
@@ -157,10 +157,6 @@ def test_other_image_with_bash_and_python_works_as_ordinary_user() -> None:
 
     with image_from(SLIM_IMAGE, bare) as name:
         run(body(name))
-
-
-def test_limits_that_the_engine_refuses() -> None:
-    assert "refused to make a container" in start_fails(SandboxError, limits=Limits(memory_bytes=1024))
 
 
 def test_an_engine_that_lists_no_networks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,10 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
         ({"network": "closed"}, "Unknown network 'closed': choose 'none', 'allow', 'public' or 'open'."),
         ({"isolation": "bubblewrap", "image": "debian"}, "An image ('debian') needs isolation 'docker'"),
         ({"isolation": "process", "network": "none"}, "isolation 'process' has no network 'none'"),
-        ({"limits": Limits(memory_bytes=0)}, "The limit memory_bytes is 0; give a number above zero"),
-        ({"limits": Limits(cpus=-1)}, "The limit cpus is -1"),
+        ({"limits": Limits(memory_bytes=2**20)}, "The limit memory_bytes is 1048576; give at least 16777216"),
+        ({"limits": Limits(pids=7)}, "The limit pids is 7; give at least 8, or None for no limit."),
+        ({"limits": Limits(cpus=-1)}, "The limit cpus is -1; give at least 0.01"),
+        ({"limits": Limits(files=0)}, "The limit files is 0; give at least 1"),
         (
             {"limits": Limits(memory_bytes=10**300)},
             "The limit memory_bytes is 1e+300; give at most 1152921504606846976",
@@ -48,9 +50,15 @@ def test_wrong_options_are_refused_at_once_in_one_sentence(options: dict[str, ob
     assert "\n" not in str(caught.value)
 
 
-def test_limits_may_be_small_and_fractions() -> None:
-    limits = Limits(memory_bytes=1, pids=1, cpus=0.25)
-    assert SandboxOptions("docker", limits=limits).resources == limits
+@pytest.mark.isolations("docker", "bubblewrap")
+def test_a_sandbox_starts_with_the_smallest_limits(isolation: str) -> None:
+    limits = Limits(memory_bytes=16 * 1024**2, pids=8)
+
+    async def count() -> bytes:
+        async with open_sandbox(isolation, limits=limits) as box:
+            return (await box.run("seq 3 | wc -l")).stdout
+
+    assert support.run(count()) == b"3\n"
 
 
 def test_a_ca_bundle_must_be_there(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def test_nobody_else_gets_in(endpoint: Endpoint, jp_serverapp: Any) -> None:
         answer = endpoint.call(headers=headers)
         assert answer.code == 401, why
         assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert "that %sandbox mcp in a notebook shows" in json.loads(answer.body)["message"]
     assert endpoint.call(headers={"Authorization": ""}, path=f"?token={endpoint.token}").code == 401
     assert endpoint.call(headers={"Authorization": ""}, path=f"?token={own}").code == 401
     assert endpoint.executed == 0

@@ -53,6 +53,8 @@ def test_no_run_is_started_while_a_person_uses_the_sandbox(notebook: OpenNoteboo
     until(lambda: processes_with(word))
     refused = agent.tool("start_run", task="Count.")
     assert refused["error"]
-    assert "A person uses this sandbox now" in refused["text"]
+    assert (
+        "This sandbox is in use now, by a person in a cell or a terminal, or by a command" in refused["text"]
+    )
     assert notebook.server.ask(f"api/kernels/{notebook.kernel_id}/interrupt", "POST", {})[0] == 204
     cell.join()

@@ -312,11 +312,14 @@ def test_files_are_listed_and_downloaded(served: Served, sandbox: dict[str, Any]
     assert (status, refused["error"]) == (413, "OutputLimitExceededError")
 
 
-def test_blanks_at_the_ends_of_a_name_count(served: Served, sandbox: dict[str, Any]) -> None:
+def test_blanks_at_the_ends_of_a_name_and_control_characters_count(
+    served: Served, sandbox: dict[str, Any]
+) -> None:
     folder = f"{API}/sandboxes/{sandbox['id']}/files"
-    for name in ("a.txt", " a.txt", "a.txt "):
+    names = ("a.txt", " a.txt", "a.txt ", "a .txt", "a\x01.txt", "a\x1b.txt")
+    for name in names:
         served.fetch(f"{folder}/content", method="PUT", body=name.encode(), params={"path": name})
-    for name in ("a.txt", " a.txt", "a.txt "):
+    for name in names:
         assert served.fetch(f"{folder}/content", params={"path": name}).body == name.encode()
         listed = served.call("get", folder, params={"path": name})[1]["files"]
         assert [Path(file["path"]).name for file in listed] == [name]
@@ -387,7 +390,7 @@ def test_the_policy_is_told_in_one_sentence_and_there_is_a_maximum(
     assert served.call("post", idle, {"kernel_id": kernel, "most": 1}) == (200, {"stopped": []}), (
         "one's own stays"
     )
-    for wrong in ({"most": 0}, {"most": "1"}, {"most": True}, {"kernel_id": 3}):
+    for wrong in ({"most": 0}, {"most": "1"}, {"most": True}, {"kernel_id": 3}, [], ""):
         assert served.call("post", idle, wrong)[0] == 400
     stopped = served.call("post", idle, {"kernel_id": other, "most": 1})[1]["stopped"]
     assert [one["id"] for one in stopped] == [sandbox["id"]], "what is idle longest"
@@ -403,6 +406,7 @@ def test_requests_that_make_no_sense(served: Served, kernel: str) -> None:
         ({"kernel_id": None}, 400, "ValueError"),
         ({"kernel_id": "nobody's"}, 404, None),
         ({**process, "limits": {"disk": 1}}, 400, "ValueError"),
+        ({**process, "fresh": "yes"}, 400, "ValueError"),
         ({**process, "limits": {"pids": 1e300}}, 400, "ValueError"),
         ({**process, "limits": {"pids": 0.5}}, 400, "ValueError"),
         ({**process, "image": "x"}, 400, "ValueError"),
@@ -441,6 +445,7 @@ def test_a_token_comes_with_ready_lines_and_ends_when_it_is_revoked(
     assert made["connect"].count(bearer) == 4
     for url in ("javascript:alert(1)", 'https://a/" ; rm -rf ~ #/', "https://a/$(id)/", "https://a", 3, ""):
         assert served.call("post", path, {"url": url})[0] == 400, url
+    assert served.call("post", path, {"keep": "yes"})[0] == 400
     assert served.call("post", path, {"keep": True})[1] == {**made, "token": None, "connect": None}
     assert f"{made['path']} --header" in served.call("post", path)[1]["connect"]
     assert served.call("get", path)[1]["exists"] is True

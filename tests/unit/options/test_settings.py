@@ -128,6 +128,8 @@ def test_a_wrong_file_is_one_sentence_in_a_cell_and_in_a_shell(
         ("steps = 'many'\n", "llm-sandbox-nb.toml, steps: must be a whole number"),
         ("live_panel = 'perhaps'\n", "llm-sandbox-nb.toml, live_panel: must be one of"),
         ("profile = 'weak'\n", "llm-sandbox-nb.toml, profile: must be one of"),
+        ("model_settings = {top_k = 'x'}\n", "llm-sandbox-nb.toml, model_settings.top_k: must be a whole"),
+        ("model_settings = {topk = 3}\n", "unknown key 'model_settings.topk'; did you mean top_k?"),
     ):
         project_file(text)
         with pytest.raises(SandboxUsageError) as caught:
@@ -137,6 +139,16 @@ def test_a_wrong_file_is_one_sentence_in_a_cell_and_in_a_shell(
         assert main(["settings"]) == 2
         assert capsys.readouterr().err.count(said) == 2
     assert not Path("sandbox-runs").exists()
+
+
+def test_the_model_settings_of_a_file_count_in_a_shell_and_in_a_notebook() -> None:
+    project_file("top_k = 5\n[model_settings]\ntemperature = 0.3\nmax_tokens = 77\ntop_k = 9\n")
+    said = resolve({"temperature": "0.6"}, {})
+    assert (said["temperature"], said["max_tokens_per_call"], said["top_k"]) == (0.6, 77, 5)
+    with plain_shell() as shell:
+        magics = magics_of(shell)
+        assert (magics.temperature, magics.max_tokens_per_call, magics.top_k) == (0.3, 77, 5)
+        assert magics.model_settings == {}
 
 
 @pytest.mark.parametrize("content", ["time: 2026-13-01", "[" * 3000, "steps: ["])

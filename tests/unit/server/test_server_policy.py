@@ -37,12 +37,18 @@ def test_defaults_are_those_of_the_sandbox_room() -> None:
         ({"allowed_images": ["ours/*"]}, {"image": "theirs/x"}, "image 'theirs/x'"),
         ({"allowed_images": ["ours/*"]}, {"image": "OURS/x"}, "image 'OURS/x'"),
         ({"allowed_networks": ["none"]}, {"network": "open"}, "network 'open'"),
-        ({"allowed_networks": ["none", "public"]}, {"network": "open"}, "ask for 'none' or 'public'"),
+        ({"allowed_networks": ["none", "public"]}, {"network": "open"}, "ask for 'none' or 'public'."),
+        ({}, {"network": "lan"}, "ask for 'none' or 'allow' or 'public' or 'open'."),
+        ({"allowed_networks": ["open"]}, {"network": "none"}, "ask for 'allow' or 'public' or 'open'."),
         ({"allowed_networks": []}, {}, "an administrator has allowed none"),
-        ({"max_memory_bytes": 100}, {"limits": {"memory_bytes": 101}}, "at most 100 for memory_bytes; 101"),
-        ({"max_memory_bytes": 100}, {"limits": {"memory_bytes": None}}, "no limit was asked for"),
+        (
+            {"max_memory_bytes": 2**31},
+            {"limits": {"memory_bytes": 2**31 + 1}},
+            "at most 2147483648 for memory_bytes; 2147483649",
+        ),
+        ({"max_memory_bytes": 2**31}, {"limits": {"memory_bytes": None}}, "no limit was asked for"),
         ({"max_cpus": 0.5}, {"limits": {"cpus": 0.6}}, "at most 0.5 for cpus"),
-        ({"max_pids": 5}, {"limits": {"pids": 6}}, "at most 5 for pids"),
+        ({"max_pids": 50}, {"limits": {"pids": 60}}, "at most 50 for pids"),
         ({"proxy": "http://a"}, {"proxy": "http://b"}, "fixes the proxy"),
         ({"index_url": "http://a"}, {"index_url": "http://b"}, "fixes the package index"),
         ({"ca_bundle": "/site.pem"}, {"ca_bundle_pem": "-----BEGIN"}, "fixes the CA bundle"),
@@ -80,8 +86,8 @@ def test_the_default_image_and_our_own_need_not_match_the_patterns() -> None:
 
 
 def test_defaults_never_exceed_the_maximum() -> None:
-    site = policy(max_memory_bytes=1000, max_pids=7, max_cpus=0.5, default_pids=None)
-    assert site.resolve(SandboxOptions()).limits == Limits(1000, 7, 0.5)
+    site = policy(max_memory_bytes=10**8, max_pids=70, max_cpus=0.5, default_pids=None)
+    assert site.resolve(SandboxOptions()).limits == Limits(10**8, 70, 0.5)
 
 
 @pytest.mark.parametrize(
