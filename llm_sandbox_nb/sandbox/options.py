@@ -233,9 +233,8 @@ def _check_limits(limits: Limits) -> None:
         if not value >= minimum:
             raise ValueError(f"The limit {name} is {value!r}; give at least {minimum}, or None for no limit.")
         if value > maximum:
-            shown = (
-                f"{value:g}" if value <= 10**308 else "far too large"
-            )  # a larger integer has no text as a float
+            # a larger integer cannot be converted to a float for the format
+            shown = f"{value:g}" if value <= 10**308 else "far too large"
             raise ValueError(f"The limit {name} is {shown}; give at most {maximum}, or None for no limit.")
 
 
