@@ -33,6 +33,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from llm_sandbox_nb.errors import LLMSandboxError
+from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelError, ModelSettings, Reply
 from llm_sandbox_nb.model.errors import Target, to_model_error
 from llm_sandbox_nb.model.known_history import KnownHistories
@@ -138,7 +139,7 @@ class Script(_Part):
             if self.turns and any(call.tool == "submit" for call in self.turns[-1].calls):
                 return self.turns[-1]
             raise ModelError(
-                f"The script ends after {len(self.turns)} turns, but the conversation needs turn "
+                f"The script ends after {plural(len(self.turns), 'turn')}, but the conversation needs turn "
                 f"{number + 1}: let its last turn call submit, or add turns.",
                 kind="script",
             )

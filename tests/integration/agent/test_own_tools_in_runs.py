@@ -191,7 +191,7 @@ def test_a_replay_calls_the_tools_again(tmp_path: Path, monkeypatch: pytest.Monk
         same = await result.replay()
         assert observed(same.run) == SAID
         loaded = Run.load(result.folder)
-        with pytest.raises(InputError, match=r"give the same again, as in tools=\[lookup\]"):
+        with pytest.raises(InputError, match=r"give the same functions again, as in tools=\[lookup\]"):
             await loaded.replay()
         monkeypatch.setitem(GLOSSARY, "map", "something else")
         other = await loaded.replay(tools=[lookup], isolation="process")

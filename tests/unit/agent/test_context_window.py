@@ -329,7 +329,7 @@ def test_a_server_that_cuts_silently_is_noticed(tmp_path: Path) -> None:
     assert known.tokens == max(model.counts[: model.counts.index(700) + 1])
     notes = [note for note in loop.recorder.trajectory.notes if "Raise num_ctx" in note]
     assert len(notes) == 1
-    assert f"takes in {known.tokens} tokens" in notes[0]
+    assert f"takes in only {known.tokens} tokens" in notes[0]
     assert of_kind(loop, ev.ContextReduced)
 
 

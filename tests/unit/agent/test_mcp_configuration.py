@@ -85,7 +85,7 @@ def test_texts_refer_to_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         ('{"a": {"command": "x", "url": "https://x"}}', "needs either `command`"),
         ({"a": {"url": "https://x", "type": "sse"}}, "uses the old transport sse"),
         ({"a": {"command": "x", "args": "y"}}, "`args` has to be a list of texts"),
-        ({"a": {"url": "https://x", "inside": True}}, "for a server with `command` only"),
+        ({"a": {"url": "https://x", "inside": True}}, "only a server with `command` can have it"),
         ({"a": {"url": "https://x", "headers": {"A": "b\nc"}}}, "has a line end in 'A'"),
         ({"a": 5}, "has to be an object"),
         ({}, "has no MCP servers"),

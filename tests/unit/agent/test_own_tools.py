@@ -294,7 +294,7 @@ def test_a_recorded_tool_can_be_edited_and_not_executed() -> None:
     tools = Toolbox([*TOOLS.values(), own])
     assert tools.schemas() == with_own_tools([lookup]).schemas()
     assert tools.check("lookup", {"word": "b", "other": 1}) == {"word": "b"}
-    with pytest.raises(InputError, match=r"give the same again, as in tools=\[lookup\]"):
+    with pytest.raises(InputError, match=r"give the same functions again, as in tools=\[lookup\]"):
         asyncio.run(own.execute({"word": "b"}, ToolContext(MemorySandbox(), RunOptions())))
 
 

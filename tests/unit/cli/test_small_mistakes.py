@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from card_runs import run_events, start_event, step_events
+from traitlets import TraitError
 
 import llm_sandbox_nb
 from llm_sandbox_nb.agent.errors import InputError, RunError
@@ -27,7 +28,6 @@ from llm_sandbox_nb.cli import benchmark_command, main
 from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.cli.printer import Printer
 from llm_sandbox_nb.cli.run_command import resume_line
-from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.notebook.magic_options import unknown_subcommand
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.options.parser import nearest
@@ -79,7 +79,7 @@ def test_a_mistyped_setting_is_refused_at_once() -> None:
         ("isolation", "dcker", "docker"), ("profile", "strikt", "strict"), ("network", "opn", "open"),
     ):  # fmt: skip
         before = getattr(settings, name)
-        with pytest.raises(SandboxUsageError, match=f"did you mean '{meant}'"):
+        with pytest.raises(TraitError, match=f"did you mean '{meant}'"):
             setattr(settings, name, typed)
         assert getattr(settings, name) == before
         setattr(settings, name, meant)

@@ -107,7 +107,7 @@ def test_an_error_for_a_number_of_times_is_retried_away(tmp_path: Path) -> None:
 
 def test_the_end_of_the_script_is_one_sentence(tmp_path: Path) -> None:
     name = scripted(tmp_path, "turns: [{text: only}]")
-    with pytest.raises(ModelError, match=r"^The script ends after 1 turns .* add turns\.$") as caught:
+    with pytest.raises(ModelError, match=r"^The script ends after 1 turn, but .* add turns\.$") as caught:
         run(
             make_model(name).reply(
                 [*USER, {"role": "assistant", "content": "only"}, *USER], [], ModelSettings()

@@ -70,8 +70,9 @@ def test_a_cut_off_call_of_kimi_k3_is_no_call() -> None:
     head = '<|open|>tools<|sep|><|open|>call tool="ls" index="1"<|sep|><|open|>argument key="d" type="string"<|sep|>'
     first = f"{head}<|close|>call<|sep|><|close|>argument<|sep|><|close|>call<|sep|>"
     second = head.removeprefix("<|open|>tools<|sep|>")
-    for cut in ("x", "x<|close|>argument<|sep|>"):
-        assert calls(read_text_calls(f"{first}{second}{cut}", LS)) == [("ls", {"d": "<|close|>call<|sep|>"})]
+    assert calls(read_text_calls(f"{first}{second}x", LS)) == []
+    cut = read_text_calls(f"{first}{second}x<|close|>argument<|sep|>", LS)
+    assert calls(cut) == [("ls", {"d": "<|close|>call<|sep|>"})]
 
 
 # --- the outputs of nine families that canitoolcall has collected, each with its right parse ---

@@ -345,4 +345,4 @@ def test_a_replay_is_not_analyzed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", "sandbox-runs"]) == 0
     out, err = capsys.readouterr()
     assert re.search(r"^runs +1$", out, re.MULTILINE)
-    assert "1 replay left out" in err
+    assert "1 replay of a run left out" in err
