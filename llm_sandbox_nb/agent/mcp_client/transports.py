@@ -150,12 +150,11 @@ class HostProgram:
         assert process.stdout is not None
         assert process.stderr is not None
         reading_errors = asyncio.create_task(self._read_errors(process.stderr))
-        self._tasks = [asyncio.create_task(self._read(process, reading_errors, receive, end)), reading_errors]
+        self._tasks = [asyncio.create_task(self._read(process, receive, end)), reading_errors]
 
     async def _read(
         self,
         process: asyncio.subprocess.Process,
-        reading_errors: asyncio.Task[None],
         receive: Callable[[bytes], bool],
         end: Callable[[str], None],
     ) -> None:
@@ -169,11 +168,16 @@ class HostProgram:
         except McpServerError as error:
             end(str(error))
             return
+        end(await self._ending(process))
+
+    async def _ending(self, process: asyncio.subprocess.Process) -> str:
+        """Describe the end of the program, if possible with its last errors and its exit code, which may come later."""
+        _, reading_errors = self._tasks
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_EXIT_SECONDS):
                 await asyncio.shield(reading_errors)
                 await process.wait()
-        end(self._stderr.ending(process.returncode))
+        return self._stderr.ending(process.returncode)
 
     async def _read_errors(self, stream: asyncio.StreamReader) -> None:
         while data := await stream.read(_PIECE_BYTES):
@@ -187,7 +191,7 @@ class HostProgram:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             await self._process.stdin.drain()
         except (ConnectionError, RuntimeError) as error:
-            raise McpServerError(self._stderr.ending(self._process.returncode)) from error
+            raise McpServerError(await self._ending(self._process)) from error
 
     async def close(self) -> None:
         for task in self._tasks[:1]:

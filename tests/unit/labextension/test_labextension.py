@@ -24,7 +24,7 @@ def node(*words: str, given: str = "") -> str:
             pytest.fail("the packages of labextension/ are required: call `make labextension`", pytrace=False)
         pytest.skip("the packages of labextension/ are not installed: `make labextension` does it")
     done = subprocess.run(
-        ["node", *words], cwd=PACKAGE, input=given, capture_output=True, text=True, timeout=280
+        ["node", *words], cwd=PACKAGE, input=given, capture_output=True, text=True, timeout=800
     )
     failed = re.findall(r"^not ok .*?^  \.\.\.$", done.stdout, re.MULTILINE | re.DOTALL)
     assert done.returncode == 0, "\n".join([*failed, done.stdout[-1000:], done.stderr[-3000:]])
