@@ -129,7 +129,7 @@ test('a bundle whose version is no number is refused with a sentence', () => {
   for (const version of ['1', '99', 0, -1, 1.5, true, null, [1]]) {
     const bundle = asBundle({ schema_version: version, events: list(2) });
     assert.deepEqual([bundle.events.length, bundle.schema_version], [0, 0]);
-    assert.match(bundle.problem, /^The record in this notebook is not shown: .+\.$/);
+    assert.match(bundle.problem, /^The record in this notebook is not shown, because .+\.$/);
   }
 });
 

@@ -8,7 +8,7 @@ from llm_sandbox_nb.errors import LLMSandboxError
 class SandboxError(LLMSandboxError):
     """Base class of the exceptions of sandboxes: a sandbox cannot be opened, or one of its methods has failed.
 
-    This example uses another isolation if no container can be started::
+    For example, use another isolation if no container can be started::
 
         try:
             box = await open_sandbox("docker")

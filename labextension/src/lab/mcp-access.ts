@@ -46,7 +46,7 @@ export class McpAccess {
     });
     this._lines.readOnly = true;
     const once = _trans(
-      'Shown once: the token cannot be read again. Close “Outside agents (MCP)” to remove this text from the page.'
+      'Shown once: the token cannot be read again. Close this section to remove this text from the page.'
     );
     this._shown = h('div', { class: 'lsn-panel-connect' }, h('small', {}, once), this._lines, copy);
     const row = h('div', { class: 'lsn-panel-actions' }, this._make, this._open, this._revoke);

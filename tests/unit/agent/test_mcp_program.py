@@ -9,7 +9,7 @@ import pytest
 from support import run
 
 from llm_sandbox_nb.agent.mcp_client.configuration import server_configs
-from llm_sandbox_nb.agent.mcp_client.transports import McpServerError, HostProgram
+from llm_sandbox_nb.agent.mcp_client.transports import HostProgram, McpServerError
 
 
 def test_a_message_to_an_ended_program_names_its_exit_code() -> None:

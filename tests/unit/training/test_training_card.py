@@ -20,7 +20,7 @@ from llm_sandbox_nb.notebook import train_command
 from llm_sandbox_nb.notebook.errors import SandboxTrainingError, SandboxUsageError
 from llm_sandbox_nb.notebook.train_command import TrainCommand, training_bundle
 from llm_sandbox_nb.training.config import load_config
-from llm_sandbox_nb.training.record import END, TABLE, RecordError, TrainingRecord
+from llm_sandbox_nb.training.record import COMPLETE, END, TABLE, RecordError, TrainingRecord
 from llm_sandbox_nb.training.watch import plot, plots
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -129,6 +129,7 @@ def test_watching_shows_a_training_that_is_over_once(
     for step in (3, 4):
         record.add_step(figures(step, 0.9))
     (record.folder / END).mkdir()
+    (record.folder / END / COMPLETE).touch()
     TrainCommand(None)(f"watch {record.folder}")
     assert len(shown) == 1
     assert "4 of 4 steps" in shown[0]["text/html"]

@@ -92,6 +92,7 @@ def test_validations_are_kept_forgotten_and_shown_after_their_steps(
         record.add_step(figures(step))
     told: list[str] = []
     (record.folder / END).mkdir()
+    (record.folder / END / COMPLETE).touch()
     follow(record, told.append, pause=0.0)
     words = "math 0.750 [-0.250, 1.000], scored 3 of 4, 4.0 turns"
     assert [line.split()[0] for line in told[2:]] == ["validation", "1", "2", "validation"]

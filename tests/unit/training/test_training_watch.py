@@ -77,6 +77,7 @@ def test_following_tells_new_steps_until_the_end(record: TrainingRecord) -> None
         if told[-1].startswith("2 "):  # the training goes further while somebody watches
             record.add_step(figures(3))
             (record.folder / END).mkdir()
+            (record.folder / END / COMPLETE).touch()
 
     follow(record, tell, pause=0.0)
     assert [line.split()[0] for line in told[2:]] == ["1", "2", "3"]
