@@ -61,7 +61,7 @@ def test_results_of_the_newest_calls_are_kept(tmp_path: Path, monkeypatch: pytes
             call = agent.submit("execute_bash", {"command": "true"}, "agent")
             await call.done
             made.append(call.id)
-        assert list(agent.calls) == made[-5:], "four that ended, and the newest"
+        assert list(agent.calls) == made[-4:], "the newest four"
 
     with_calls(tmp_path, work)
 
