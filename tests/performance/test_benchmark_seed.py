@@ -123,7 +123,7 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """What the command of a side took."""
+    """Time and memory of the command of a side, and the tasks that it solved."""
 
     seconds: float
     solved: int
