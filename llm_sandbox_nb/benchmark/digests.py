@@ -78,7 +78,7 @@ def _own_scorers() -> str:
 
 
 def _code_without_texts(path: Path) -> str:
-    """Return a form of a Python file that comments, docstrings and line breaks do not change."""
+    """Return a Python file as text that stays the same if only comments, docstrings or line breaks change."""
     tree = ast.parse(path.read_bytes())
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -117,7 +117,11 @@ def _same(
 
 
 def cleaned(text: str) -> str:
-    r"""Remove spacing, `\text{}` and surrounding marks from a formula."""
+    r"""Simplify a formula.
+
+    Spacing becomes single blanks, `\text{cm}` becomes `cm`, and commands such as `\%` become characters. `\left`,
+    `\right`, `\displaystyle` and the `$` at both ends are removed.
+    """
     text = (
         text.strip()
         .replace("\\left", "")

@@ -159,7 +159,7 @@ class SandboxSettings(Configurable):
         """Read the environment and the settings files. Settings for which `is_given` is true stay as they are.
 
         Raises:
-            SandboxUsageError: if a file or a variable is invalid; nothing was changed.
+            SandboxUsageError: if a file or an environment variable is invalid, or the working folder is gone.
         """
         try:
             self._files = find_settings_files({}, environment)

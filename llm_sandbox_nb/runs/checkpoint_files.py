@@ -114,7 +114,7 @@ class CheckpointFiles:
     def opened(self, checkpoint: str) -> Iterator[tuple[CheckpointStore, Mapping[str, Entry]]]:
         """Open the history. Yield the store, and all entries at a checkpoint by their paths.
 
-        The paths of a run without a container are changed to those in a container: they begin with `/testbed`.
+        In the paths of a run with the isolation `process`, `/testbed` replaces the folder in which the run worked.
         """
         sandbox = self._run.trajectory.sandbox
         own_root = sandbox is not None and has_own_root(sandbox.protection.get("isolation"))

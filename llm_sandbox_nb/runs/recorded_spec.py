@@ -278,13 +278,13 @@ def check_recorded_addresses(run: RunRecord, model: str | None, extra_body: obje
         return
     if model is not None and "://" in model:
         raise InputError(
-            f"The record names a model at an address, {model!r:.80}: name the model, as in "
-            "result.resume(model='openai/gpt-5')."
+            f"Only the record, which may be from anyone, names the address of the model, {model!r:.80}: name the model "
+            "yourself, as in result.resume(model='openai/gpt-5')."
         )
     if name := _address(extra_body):
         raise InputError(
-            f"The record adds {name!r:.80} to each request, which may send the request elsewhere: name the addition, "
-            "as in result.resume(settings={'extra_body': {}})."
+            f"The record adds {name!r:.80} to each request, which may send the request elsewhere: name the addition "
+            "yourself, as in result.resume(settings={'extra_body': {}})."
         )
 
 

@@ -178,7 +178,7 @@ async def solve(
         break_when: functions that get a `Moment` (a pending or finished call), and return True to pause.
         approve: `"ask"` pauses before every call, `"edits"` before every call except edits and submit, `"auto"` never.
         on_pause: reaction to a pause: a function of the run, `"stop"` or `"continue"`; see `OnPause`. By default, the
-            run waits for its control.
+            run waits for a decision through `run.control`.
         show: True if a notebook's cell shows the live card. None if the setting `show` decides. A script shows no card.
         more: the options of `RunOptions` that are not listed here.
 

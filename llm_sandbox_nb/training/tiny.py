@@ -1,8 +1,9 @@
 """Training for a laptop: a task that needs files, scripted runs to imitate, and a very small model.
 
-In the task, there are four notes, each with a code of four digits, and only one note is in force. The prompt names
-neither the code nor the note. The scripted runs search for one of four words that is chosen at random, so a quarter of
-the runs are right. The policy has to learn the right word.
+In the task, there are four notes. Each note has a code of four digits and one of four words for its state. Only the
+note with the word `valid` is in force. The prompt asks for its code and does not name the word. The scripted runs
+search for one of the four words, chosen at random, so a quarter of the runs are right. The policy has to learn to
+search for `valid`.
 """
 
 from __future__ import annotations

@@ -795,7 +795,7 @@ class CheckStarted(EventBase):
 
 
 class Checked(EventBase):
-    """A check of the result has ended. A check after the end of the run is the score of a benchmark."""
+    """A check of the result has ended. A check that is recorded after `run.finished` is the score of a benchmark."""
 
     kind: Literal["checked"] = "checked"
     number: int

@@ -601,7 +601,7 @@ export interface ICheckStarted extends IEventBase {
   what: string;
 }
 
-/** A check of the result has ended. A check after the end of the run is the score of a benchmark. */
+/** A check of the result has ended. A check that is recorded after `run.finished` is the score of a benchmark. */
 export interface IChecked extends IEventBase {
   kind: 'checked';
   /** Number of the check, counted from 1 since the run began or was resumed. */

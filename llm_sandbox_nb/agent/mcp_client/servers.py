@@ -181,7 +181,7 @@ class McpServers:
             raise InputError(f"The MCP server {server.config.name} {error}.") from error
 
     def _offered(self, server: McpServer, listing: list[Json]) -> list[Json]:
-        """Return the definitions of the server's tools that the model can call. Raises InputError if there are none."""
+        """Return the definitions of the tools for the model. Raises InputError if a wanted tool is missing, or all."""
         name, wanted = server.config.name, server.config.tools
         tools = [tool for tool in listing if isinstance(tool.get("name"), str) and tool["name"]]
         if wanted is not None:

@@ -171,7 +171,7 @@ class HostProgram:
         end(await self._ending(process))
 
     async def _ending(self, process: asyncio.subprocess.Process) -> str:
-        """Describe the end of the program, if possible with its last errors and its exit code, which may come later."""
+        """Describe the end of the program, with its last errors and its exit code if they arrive soon."""
         _, reading_errors = self._tasks
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_EXIT_SECONDS):

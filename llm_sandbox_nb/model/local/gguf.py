@@ -173,7 +173,7 @@ class _Reader:
         return max((self._number(code) for _ in range(count)), default=None)
 
     def _tensor(self) -> int:
-        """Read the description of a tensor. Return the offset at which its data begins after the header."""
+        """Read the description of a tensor. Return the offset of its data from the start of all data."""
         self._text()
         if (dimensions := self._number("I")) > 8:
             raise _NotGgufError("is not a valid GGUF file: a tensor has too many dimensions.")

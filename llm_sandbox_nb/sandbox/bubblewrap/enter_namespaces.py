@@ -1,10 +1,10 @@
-"""Program that starts a second executor, which is root inside, in a running sandbox. It needs root on the host.
+"""Program that starts a second executor in a running sandbox. This program needs root on the host.
 
     python -I -S -c SOURCE ORDER
 
 ORDER is a JSON object. Its fields are `pid` (of a process in the sandbox), `groups` (files `cgroup.procs` of control
 groups), `rights` (a Python program that gives up rights), `argv` and `environment` (of the executor). `launch.join`
-passes the text of this file to `python -c`.
+passes the text of this file to `python -c`. Inside of the sandbox, the second executor is root.
 """
 
 from __future__ import annotations

@@ -304,7 +304,11 @@ class RestoreRequest(HistoryRequest):
         self.state += data
 
     def child_died(self) -> None:
-        """Handle the end of the child. If the files are in place already, the restore has not failed."""
+        """Handle the end of the child.
+
+        Without an outcome, the restore has failed. After an error, `files_done` has killed the child, and now the new
+        shell starts. After a success, nothing is left to do.
+        """
         if self.files is None:
             super().child_died()
         elif "error" in self.files:

@@ -60,12 +60,12 @@ class Epoch:
             self.offset = offset
 
     def since(self, mount: Mount) -> tuple[int, int]:
-        """Return the minimum ctime of folders that must be scanned, and that of files that may differ from the image.
+        """Return two ctimes in nanoseconds, the first for folders and the second for files.
 
-        Both are in nanoseconds. 0 means that all must be examined. The minimum of files is the start of the executor.
-        The minimum of folders is earlier: the creation of the sandbox. Between these two times, the engine makes some
-        folders. When a command changes something in such a folder later, the ctimes of the folders above stay as they
-        are.
+        A folder with the first ctime or a later ctime must be scanned. A file with the second ctime or a later ctime
+        may differ from the image. 0 means that all must be examined. The second ctime is the start of the executor. The
+        first is earlier: the creation of the sandbox. Between these two times, the engine makes some folders. When a
+        command changes something in such a folder later, the ctimes of the folders above stay as they are.
         """
         start = self.start - self.back
         if mount.base == FILE_BASE:

@@ -29,10 +29,10 @@ COMMANDS_NICENESS = min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)
 MAX_PROC_BYTES = 4 * 1024 * 1024
 """Maximum bytes that are read of a file of /proc. A list of 40,000 memory mappings is about so long."""
 CROWD_ENTRIES = 200
-"""Number of names in /proc that means a crowd. About 140 of them are processes."""
+"""Minimum number of names in /proc in a crowd (see `Crowd`). About 140 of them are processes."""
 CROWD_RUNNING = 100
-"""Number of runnable processes of the machine that means a crowd. Among them, the executor gets about 1% of the time of
-a processor."""
+"""Minimum number of runnable processes of the machine in a crowd (see `Crowd`). Among them, the executor gets about 1%
+of the time of a processor."""
 
 
 def prctl(option: int, value: int) -> None:

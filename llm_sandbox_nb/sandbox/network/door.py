@@ -77,7 +77,7 @@ class DoorConnection:
             self._arrived.put_nowait(b"")
 
     async def wait_begun(self) -> bool:
-        """Wait until a program has connected. Return False if the sandbox is gone or refuses the request."""
+        """Wait until a program has connected. Return False if the sandbox is gone or refuses the door."""
         begun = asyncio.ensure_future(self.begun.wait())
         try:
             await asyncio.wait({begun, self._call}, return_when=asyncio.FIRST_COMPLETED)

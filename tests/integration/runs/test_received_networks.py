@@ -138,5 +138,5 @@ def test_what_names_no_address_is_sent_as_before(tmp_path: Path) -> None:
 @pytest.mark.engine
 def test_a_model_at_an_address_must_be_named(tmp_path: Path) -> None:
     run = recorded(tmp_path, model="huggingface/https://attacker.example/v1")
-    with pytest.raises(InputError, match="names a model at an address"):
+    with pytest.raises(InputError, match="names the address of the model"):
         run.resume("More.", isolation="process")
