@@ -6,6 +6,7 @@ so that the provider's prompt cache stays valid.
 
 A new way of shortening begins in `ContextWindow.prepare`. It also needs a method of `reduction.Reduction`, a word in
 `run_options.ContextMode` and in the row `context` of `options/table.py`, and a value of `events.ContextReduced.how`.
+The docstring of `solve`, docs/reference/python.md and docs/explanation/run.md explain the words.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Limits of a run, its usage so far, and the decision that the next step is the last one."""
+"""Limits of a run, its usage so far, and the decision that the next step is the last one.
+
+The limits of one command are in `sandbox/contract.py`.
+"""
 
 from __future__ import annotations
 

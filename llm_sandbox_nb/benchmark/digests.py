@@ -23,7 +23,16 @@ from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.version import __version__
 
-_SCORING_PACKAGES = ("math-verify", "rouge-score", "latex2sympy2_extended", "pint")
+SCORING_PACKAGES = (
+    "if-verifiable",
+    "latex2sympy2_extended",
+    "math-verify",
+    "pint",
+    "regex",
+    "rouge-score",
+    "sympy",
+)
+"""Packages whose new version may change a score."""
 
 
 def digest(*parts: object) -> str:
@@ -74,7 +83,7 @@ def _own_scorers() -> str:
     folder = Path(__file__).parent
     code = [(file.name, _code_without_texts(file)) for file in sorted(folder.glob("*.py"))]
     tables = [(file.name, _file_digest(file)) for file in sorted(folder.glob("*.yaml"))]
-    return digest(code, tables, [_version(name) for name in _SCORING_PACKAGES])
+    return digest(code, tables, [_version(name) for name in SCORING_PACKAGES])
 
 
 def _code_without_texts(path: Path) -> str:

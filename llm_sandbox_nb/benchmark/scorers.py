@@ -1,7 +1,9 @@
 """Rule-based scorers by name, and the scorer `routed`, which chooses a rule for each row of the training tasks.
 
-A new rule needs a row in `RULES`. If it uses a package, add the package to `digests._SCORING_PACKAGES`. Scorers that
-need a model or a sandbox are `judge.py` and `swe.py`; `item_pipeline.py` starts them.
+A new rule needs a row in `RULES`. If it uses a package, add the package to `digests.SCORING_PACKAGES` and to the extra
+`benchmark` in pyproject.toml. Scorers that need a model or a sandbox are `judge.py` and `swe.py`; `item_pipeline.py`
+starts them. Their names `judge` and `swe` are also in `task.py`, `digests.py`, `score_event.py` and
+`training/rollouts.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files that the model made, drawn as static HTML.
+"""Files that the model made, drawn as static HTML. In JupyterLab, the viewers of labextension/src/artifacts show them.
 
 All content may be hostile: names and texts are escaped, and HTML and SVG are shown only in a frame that can reach
 neither the page nor the network.

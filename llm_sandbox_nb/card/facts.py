@@ -1,6 +1,7 @@
 """The facts of a run on its card: steps, tokens, time, model, cost, protection, first error, changed files.
 
-In JupyterLab, `labextension/src/view/facts.ts` shows the same facts.
+In JupyterLab, `labextension/src/view/facts.ts` shows the same facts. In a terminal, `cli/printer.py` prints some of
+them. The sum of the tokens is `events.Usage.total_tokens`.
 """
 
 from __future__ import annotations

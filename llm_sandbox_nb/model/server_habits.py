@@ -5,7 +5,9 @@ Code for a new quirk of a provider often belongs in another module:
 - a setting that a provider refuses: `remote_model.py` and `errors.refused_setting`
 - a rule for one provider, by its name: `request.py`; the library that sends its requests: `route_choice.py`
 - the protocol and the headers: `direct_transport.py` and `litellm_transport.py`
-- an unusual form of replies: `server_replies.py`; calls that are written as text: `text_formats.py`
+- an unusual form of replies: `server_replies.py` for servers without LiteLLM, else `litellm_transport.py`
+- calls in pieces without ids or in odd order: `stream.py`; invalid JSON in arguments: `agent/tools/arguments.py`
+- calls that are written as text: `text_formats.py`
 - the fields and roles of messages: `message_form.py`
 - the error for a full context: `context_overflow.py`; the size of the context: `served_context.py`
 """

@@ -1,7 +1,7 @@
 """Reader of the replies of OpenAI-compatible servers. It converts all variants of replies to pieces of one form.
 
 Some servers do not stream, omit fields, add other fields, or use other types. docs/reference/model-servers.md lists
-these habits, and tests/server_variants.py has a server for each of them.
+these habits, and tests/server_variants.py has a server for each of them. `stream.py` puts the pieces together.
 """
 
 from __future__ import annotations

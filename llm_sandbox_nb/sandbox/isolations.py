@@ -1,8 +1,10 @@
 """The registry of isolations: their names and properties.
 
-A new isolation needs a row in this registry, a module with the functions of `open.Implementation`, and descriptions in
+A new isolation needs a row in this registry, a module with the functions of `open.Implementation` (and of
+`open.OwnedImplementation` or `open.AdoptingImplementation`), and descriptions in
 `trajectory/protection.py:ISOLATION_WORDS`. It also needs a pytest marker with its name in pyproject.toml, and its name
-in the settings of JupyterLab (`labextension/schema/plugin.json`).
+in the settings of JupyterLab (`labextension/schema/plugin.json`), in `server/rest-api.yml`, in `open.open_sandbox` and
+in docs/reference/sandbox.md.
 
 Options, command lines and settings import this module. It is quick to import, because it imports no other module of the
 package, not even the modules of the isolations.

@@ -20,7 +20,7 @@ import yaml
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.options.table import option
 from llm_sandbox_nb.own_folder import expanded
-from llm_sandbox_nb.sandbox.isolations import NETWORKS
+from llm_sandbox_nb.sandbox.isolations import NETWORKS, isolation_choices
 
 CONFIGS = Path(__file__).with_name("configs")
 """Folder of the packaged configurations."""
@@ -140,7 +140,9 @@ class RolloutConfig:
         3, "maximum number of attempts at a rollout; if all attempts fail, the rollout gets no gradient"
     )
     at_once: int = key(0, "maximum number of simultaneous rollouts; 0: all rollouts of a step")
-    isolation: str = key("auto", "isolation of the sandbox: `docker`, `bubblewrap`, `process`, or `auto`")
+    isolation: str = key(
+        "auto", f"isolation of the sandbox: {', '.join(f'`{name}`' for name in isolation_choices())}"
+    )
     profile: str = key("standard", "protection profile of the sandbox")
     image: str = key("", "Docker image of the sandbox; empty: the package's image")
     network: str = key(

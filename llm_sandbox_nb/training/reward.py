@@ -1,6 +1,8 @@
 """Reward of a rollout. The rules that compare answers are in `benchmark/scorers.py`.
 
 A new addition to the score needs a key in `config.RolloutConfig`. `RolloutConfig.unshaped` must switch it off.
+`rollouts.check_ended` must leave out rollouts whose reward does not come from the scorer. `watch.py` draws rewards from
+0 to 1, and docs/explanation/learning.md lists the additions.
 """
 
 from __future__ import annotations

@@ -11,8 +11,10 @@ else it makes a branch. Depending on the effect of the event, change these modul
 - the steps: `trajectory.py` and `trajectory/fold.ts`
 - the conversation: `Trajectory.messages`, `agent/conversation_state.py` and `trajectory/conversation.ts`
 - the state of the run: `state.py` and `trajectory/status.ts`
-- the output of the terminal: `cli/printer.py`
+- the output of the terminal: `cli/printer.py`, and `_PRINTED_EVENTS` in `cli/run_command.py`
 - other formats, if the event may follow the end of a run: `_AFTER_END` in `formats/entries.py`
+- a new class for a part of an event: `PARTS` in labextension/generate-events.py
+- tests that compare Python and TypeScript: tests/random_runs.py
 """
 
 from __future__ import annotations

@@ -6,11 +6,15 @@ import json
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pytest
 from pages import DOCS, PAGES, ROOT, anchors_of, links_of, name_of, prose_of
 from server_variants import VARIANTS
 from support import module_at
+
+from llm_sandbox_nb.agent.run_options import ContextMode
+from llm_sandbox_nb.benchmark.scorers import RULES
 
 SHOWN = [*PAGES, *sorted((ROOT / "notebooks").glob("*.ipynb"))]
 KINDS = {"tutorial", "how-to", "reference", "explanation"}
@@ -62,6 +66,16 @@ def test_the_page_of_model_servers_says_how_many_there_are() -> None:
     page = (DOCS / "reference" / "model-servers.md").read_text("utf-8")
     assert f"has {len(VARIANTS)} servers" in page
     assert page.count("\n| ") > 20
+
+
+def test_pages_explain_each_word_of_the_options_and_each_scorer() -> None:
+    pages = {page: (DOCS / page).read_text("utf-8") for page in ("explanation/run.md", "reference/python.md")}
+    for word in get_args(ContextMode):
+        assert f"| `{word}`" in pages["explanation/run.md"]
+        assert f'`"{word}"`' in pages["reference/python.md"]
+    for page in ("explanation/scores.md", "reference/benchmark.md"):
+        text = (DOCS / page).read_text("utf-8")
+        assert [name for name in RULES if f"`{name}`" not in text] == []
 
 
 def test_the_glossary_explains_the_words_that_the_project_uses() -> None:

@@ -1,4 +1,7 @@
-/** Facts about a run in a line: steps, tokens, time, model, cost, sandbox, first error, changed files. */
+/**
+ * Facts about a run in a line: steps, tokens, time, model, cost, sandbox, first error, changed files. `card/facts.py`
+ * shows the same facts on a card without scripts.
+ */
 
 import { h, makeButton, plainText, setText } from './dom';
 import { IStep, Trajectory } from '../trajectory/fold';

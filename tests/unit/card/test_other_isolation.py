@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import yaml
 from card_runs import card_of, start_event, step_events
 from pages import ROOT
 
@@ -16,7 +18,8 @@ from llm_sandbox_nb.agent.control.question import question
 from llm_sandbox_nb.agent.session import protection_json
 from llm_sandbox_nb.notebook.server_client.sandbox import _protection
 from llm_sandbox_nb.sandbox.contract import Protection, Sandbox
-from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, isolation_choices
+from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, Isolation, isolation_choices
+from llm_sandbox_nb.sandbox.open import AdoptingImplementation, OwnedImplementation
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.protection import ISOLATION_WORDS, NOT_ISOLATED, is_isolated, protection_chip
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -64,5 +67,18 @@ def test_names_for_people_and_settings_are_those_of_the_table() -> None:
     schema = json.loads((ROOT / "labextension" / "schema" / "plugin.json").read_text("utf-8"))
     option = schema["properties"]["isolation"]
     assert option["enum"] == ["", *isolation_choices()]
+    rest = yaml.safe_load((ROOT / "llm_sandbox_nb" / "server" / "rest-api.yml").read_text("utf-8"))
+    assert rest["components"]["schemas"]["Request"]["properties"]["isolation"]["enum"] == [
+        *isolation_choices()
+    ]
     named = [name for name in ISOLATIONS if f"'{name}' protects nothing" in option["description"]]
     assert named == [row.name for row in ISOLATIONS.values() if not row.isolates]
+
+
+@pytest.mark.parametrize("row", ISOLATIONS.values(), ids=ISOLATIONS)
+def test_module_of_an_isolation_has_every_function(row: Isolation) -> None:
+    protocol = AdoptingImplementation if row.survives_owner else OwnedImplementation
+    module = import_module(row.implementation)
+    names = [name for base in protocol.__mro__ for name in vars(base) if not name.startswith("_")]
+    assert "start" in names
+    assert [name for name in names if not callable(getattr(module, name, None))] == []

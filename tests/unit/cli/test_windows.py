@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from card_runs import run_events, saved_file
 
+from llm_sandbox_nb.cli import _MODULES, _WITH_SANDBOX
 from llm_sandbox_nb.trajectory.journal import Journal
 from llm_sandbox_nb.windows import NO_SANDBOX, try_lock
 
@@ -101,6 +102,11 @@ def test_recorded_runs_are_read_and_what_needs_a_sandbox_is_refused_in_one_sente
         "exported: True",
         f"RunError {NO_SANDBOX}",
     ], said.stderr
+
+
+def test_each_command_works_on_windows_or_needs_a_sandbox() -> None:
+    without = {"examples", "image", "models", "settings", "runs", "show", "export", "analyze", "convert"}
+    assert set(_MODULES) == {*_WITH_SANDBOX, *without}
 
 
 def test_a_locked_file_is_locked_for_others(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+import re
+from pathlib import Path
+from typing import Any, get_args
 
 from card_runs import run_events
 from hypothesis import HealthCheck, given, settings
@@ -71,6 +73,13 @@ def in_typescript(streams: list[list[ev.Event]]) -> list[dict[str, Any]]:
 
 
 STREAMS = st.lists(a_tree(), min_size=30, max_size=40)
+
+
+def test_random_runs_have_every_kind_of_event() -> None:
+    source = (Path(__file__).parents[2] / "random_runs.py").read_text("utf-8")
+    made = {"RunStarted", *re.findall(r"\bev\.([A-Z]\w+)", source)}  # `start_event` makes the start
+    facts = {"StepFacts", "DoubtsFound"}  # `facts.py` derives them, and TypeScript only reads them
+    assert {kind.__name__ for kind in get_args(ev.KnownEvent)} - facts <= made
 
 
 @settings(

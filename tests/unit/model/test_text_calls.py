@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.model.text_calls import TextReply, read_text_calls
 from llm_sandbox_nb.model.text_formats import FORMATS
+from llm_sandbox_nb.model.text_places import MAX_MARK_LENGTH
 
 DATA = Path(__file__).parents[2] / "data"
 SHOWN = yaml.safe_load((DATA / "shown_calls.yaml").read_text("utf-8"))
@@ -63,6 +64,10 @@ def test_the_example_of_each_form_is_read_and_the_text_before_it_stays(text: str
     if text not in CHANNELS and not text.startswith("[ls"):
         reply = read_text_calls(f"I will look.\n\n{text}\n", LS)
         assert (calls(reply), reply.text) == ([("ls", {"d": "."})], "I will look.")
+
+
+def test_marks_are_short_enough_to_be_held_back_in_a_stream() -> None:
+    assert max(len(mark) for form in FORMATS for mark in form.begins) <= MAX_MARK_LENGTH
 
 
 def test_a_cut_off_call_of_kimi_k3_is_no_call() -> None:

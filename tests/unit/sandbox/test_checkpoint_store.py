@@ -20,9 +20,8 @@ from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
 from llm_sandbox_nb.sandbox.history import stores
 from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.manifest import FILE, Chunk, Entry
-from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 
-KINDS = [PackStore, MemoryStore]
+KINDS = [*stores.STORES, MemoryStore]
 Kind = type[CheckpointStore]
 
 
