@@ -21,6 +21,7 @@ from llm_sandbox_nb.agent import run_spec
 from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.mcp_client import connection
 from llm_sandbox_nb.agent.mcp_client.servers import McpServers
+from llm_sandbox_nb.card.card import card_text
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
@@ -137,6 +138,9 @@ def test_where_nobody_can_approve_a_call_is_refused(tmp_path: Path) -> None:
     )
     assert allowed == "Error: no such city"
     assert result.stop_reason == "submitted"
+    card = card_text(result.trajectory, live=False)
+    assert "nobody could approve it" in card
+    assert "by you" not in card
 
 
 @pytest.fixture
