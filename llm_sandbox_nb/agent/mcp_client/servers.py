@@ -325,5 +325,7 @@ class McpTool(DefinedTool):
 
 def missing_servers(names: Iterable[str]) -> str:
     """Return the error message for a run that cannot continue without its servers."""
-    listed = ", ".join(sorted(set(names)))
-    return f"This run had tools of the MCP server {listed}: name it again, as in mcp='{listed}' or --mcp {listed}."
+    listed = sorted(set(names))
+    value = repr(listed[0] if len(listed) == 1 else listed)
+    flags = " ".join(f"--mcp {name}" for name in listed)
+    return f"This run had tools of MCP servers: name {', '.join(listed)} again, as in mcp={value} or {flags}."
