@@ -221,7 +221,7 @@ def words() -> str:
             "/** What a call is to a person; every other tool is `other`. */",
             data("TOOLS", step_line.TOOL_KINDS, "Tool"),
             "",
-            "/** What is said of a person's decision on a call. */",
+            "/** What is said of a decision on a call, by its `decidedHow`. */",
             data("DECIDED", step_line.DECIDED),
             "",
             "/** What a step says that has said nothing: while it runs, and when it has ended. */",

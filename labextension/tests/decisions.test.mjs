@@ -654,6 +654,25 @@ test('a changed call says who changed it and shows the original', () => {
   assert.equal(summary.textContent, 'Edited by you; show original');
 });
 
+test('a skipped call says who skipped it', () => {
+  const words = {
+    browser: 'Denied by you; the model read your answer',
+    nobody: 'Nobody could approve it; the model read why',
+    mcp: 'Withdrawn by the agent'
+  };
+  for (const [source, label] of Object.entries(words)) {
+    const events = step(1);
+    const decided = { step: 1, call_id: 'call_1', action: 'skip', observation: 'No.', original: null, source };
+    events.splice(3, 1, event('call.decided', decided));
+    lsn.show(bundle([started('x'), ...events]));
+    const line = place.querySelector('.lsn-step[data-step="1"]');
+    if (line.querySelector('.lsn-step-head').getAttribute('aria-expanded') === 'false') {
+      line.querySelector('.lsn-step-head').click();
+    }
+    assert.equal(line.querySelector('.lsn-decided').textContent, label);
+  }
+});
+
 test('without a server the timeline is for reading', async () => {
   show(rewoundRun(), false);
   const left = timeline().getByRole('group', { name: 'Earlier attempt after step 4' });

@@ -132,6 +132,10 @@ class Session:
         except BaseException as error:  # noqa: BLE001 - recorded first, raised below
             cause = error
         ending = _ending(cause, self.recorder.folder)
+        lost = getattr(self.box, "lost", None)
+        if ending.reason == "interrupted" and self.control.stopped and lost is not None:
+            # A Jupyter server that stops ends the sandbox first, and then interrupts the cell as a person does.
+            cause, ending = lost, _ending(lost, self.recorder.folder)
         try:
             await self._finish(loop, ending)
         except OSError as error:

@@ -164,7 +164,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-RULES_VERSION = "1"
+RULES_VERSION = "2"
 CAPABILITIES = ("external", "files", "computation")
 """Names of the capabilities: external resources, file management, computation."""
 

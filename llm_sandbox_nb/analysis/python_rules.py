@@ -8,7 +8,7 @@ import shlex
 import warnings
 from collections.abc import Iterator
 
-from llm_sandbox_nb.analysis.shell_rules import is_loopback
+from llm_sandbox_nb.analysis.shell_rules import stays_here
 
 _USUAL_NAMES = {"np": "numpy", "pd": "pandas", "sp": "sympy", "plt": "matplotlib.pyplot", "nx": "networkx",
                 "mp": "mpmath"}  # fmt: skip
@@ -242,10 +242,11 @@ def _outside_slices(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _goes_home(call: ast.Call) -> bool:
-    return any(
-        isinstance(node, ast.Constant) and isinstance(node.value, str) and is_loopback(node.value)
+    return stays_here(
+        node.value
         for argument in call.args
         for node in ast.walk(argument)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
     )
 
 

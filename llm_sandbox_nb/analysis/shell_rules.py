@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterable
 
 from llm_sandbox_nb.shell_parser import Command
 
@@ -25,6 +26,7 @@ _CLIENTS = frozenset((
 _LOOPBACK = re.compile(
     r"^(?:https?://|ftp://|[^/]*@)?(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[?::1\]?)(?:[:/]|$)"
 )
+_URL = re.compile(r"(?:https?|ftp)://")
 _READERS = {
     # The letters are options of the command whose value is the next word. Each `!` at the end stands for an operand
     # that is a pattern or a program, and not a file.
@@ -59,15 +61,17 @@ def command_uses(command: Command) -> set[str]:
     return found
 
 
-def is_loopback(address: str) -> bool:
-    """Return True if a URL or a host name refers to this machine."""
-    return bool(_LOOPBACK.match(address))
+def stays_here(words: Iterable[str]) -> bool:
+    """Return True if a word is the address of this machine, and no word is the URL of another machine."""
+    found = list(words)
+    here = [word for word in found if _LOOPBACK.match(word)]
+    return bool(here) and all(word in here for word in found if _URL.match(word))
 
 
 def _is_external(name: str, rest: list[str]) -> bool:
     if name in _CLIENTS:
         targets = [word for word in rest if not word.startswith("-")]
-        return bool(targets) and not any(is_loopback(word) for word in targets)
+        return bool(targets) and not stays_here(targets)
     if name == "rsync":
         return any(re.match(r"^[\w.@-]+:", word) for word in rest)
     if name.startswith("python") and rest[:2] == ["-m", "pip"]:

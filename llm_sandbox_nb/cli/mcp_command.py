@@ -16,6 +16,7 @@ from llm_sandbox_nb.mcp_server.sessions import ClientFacts
 from llm_sandbox_nb.mcp_server.stdio import StdioServer, line_writer, read_lines
 from llm_sandbox_nb.options.table import GROUPS, QUERY, UsageError
 from llm_sandbox_nb.options.values import resolve, sandbox_options
+from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.plain_text import plain
 
 _NEW_SANDBOX_OPTIONS = tuple(option.name for title in ("sandbox", "resources") for option in GROUPS[title])
@@ -71,6 +72,8 @@ async def _serve(values: dict[str, Any], notebook: str | None, own: bool, messag
         if len(opened) == 1:
             await _bridge(opened[0], messages)
             return ENDED_WELL
+        if notebook and not expanded(notebook).exists():
+            raise UsageError(f"--notebook: {notebook} does not exist; check the path.")
         if notebook:
             raise UsageError(
                 f"{notebook} does not offer its sandbox: execute %sandbox mcp in it, then repeat this command."

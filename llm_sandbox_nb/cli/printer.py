@@ -27,7 +27,7 @@ from llm_sandbox_nb.trajectory.messages import message_text
 from llm_sandbox_nb.trajectory.protection import protection_text
 from llm_sandbox_nb.trajectory.replay_outcome import replay_finding, replayed_run
 from llm_sandbox_nb.trajectory.state import CHECK_LABELS, UNPROTECTED, Status
-from llm_sandbox_nb.trajectory.step_line import ending
+from llm_sandbox_nb.trajectory.step_line import decided_how, ending
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 LIVE_LINES = 20
@@ -38,6 +38,8 @@ _DECISION_LABELS = {
     "edit": "Edited by you",
     "skip": "Denied by you; the model read your answer",
     "observe": "Result changed by you",
+    "nobody": "Nobody could approve it; the model read why",
+    "mcp": "Withdrawn by the agent",
 }
 
 
@@ -166,7 +168,9 @@ class Printer:
             case ev.CallDecided() if event.action != "run":
                 if event.action == "skip":
                     self._denied.add(event.call_id)
-                self._say(f"  {_DECISION_LABELS[event.action]} ({event.source})")
+                how = decided_how(event)
+                where = f" ({event.source})" if how == event.action else ""
+                self._say(f"  {_DECISION_LABELS[how]}{where}")
                 self._block((event.observation or "").removesuffix(event.after), "  | ")
             case ev.ArtifactSaved():
                 self._say(f"  Copied to the run's folder: {event.path} ({format_size(event.size)})")

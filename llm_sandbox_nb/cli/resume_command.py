@@ -35,6 +35,7 @@ _PYTHON_TO_SHELL = (
     (re.compile(r"result\.resume\('([^']*)'\)"), r"llm-sandbox-nb resume RUN '\1'"),
     (re.compile(r"result\.resume\(check=\.\.\.\)"), r"--check COMMAND"),
     (re.compile(r"result\.resume\(model='([^']*)'\)"), r"--model \1"),
+    (re.compile(r"solve\(\.\.\., mcp='([^']*)'\)"), r"--mcp \1"),
     (re.compile(r'isolation="(\w+)"'), r"--isolation \1"),
 )
 """Advice in error messages: the advice for Python, as a pattern, and its replacement for the shell."""

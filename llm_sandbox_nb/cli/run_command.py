@@ -374,7 +374,7 @@ class TerminalPrompt:
             self._say(self._asked())
             while prompt.open:
                 line = await self._line()
-                if line is None and run.control.refuse(source="terminal"):
+                if line is None and run.control.refuse():
                     self._say("\nNobody answers: the call is not made.\n")
                     return
                 if line is None:

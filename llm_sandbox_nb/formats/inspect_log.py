@@ -46,6 +46,7 @@ from llm_sandbox_nb.formats.received import (
     text,
 )
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.step_line import decided_how
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
 
@@ -608,7 +609,8 @@ def _mark(event: ev.Event, calls: dict[str, RecordedCall]) -> Iterator[dict[str,
             }
             decision = _DECISIONS[event.action]
             yield {
-                **_base("approval", event.time), "message": "", "call": call, "approver": "human", "decision": decision,
+                **_base("approval", event.time), "message": "", "call": call, "decision": decision,
+                "approver": "human" if decided_how(event) == event.action else event.source,
                 "explanation": event.observation, **(changed if event.arguments is not None else {}),
             }  # fmt: skip
         case ev.Checkpointed():

@@ -127,7 +127,7 @@ def _ask(run: Run) -> None:
         try:
             line = input(prompt.hint)
         except (EOFError, NotImplementedError):
-            if not control.refuse(source="on_pause"):
+            if not control.refuse():
                 control.stop(source="on_pause")  # nobody answered
             return
         if shown := prompt.answer(line):

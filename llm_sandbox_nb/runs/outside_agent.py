@@ -276,6 +276,8 @@ class OutsideAgent:
                 self.run.control.deny("The agent has withdrawn this call.", call_id=call.id, source="mcp")
             except ControlError:
                 logger.debug("the call %s was decided meanwhile", call.id)
+            else:
+                call.refuse(WITHDRAWN)
             return
         if call is self.current:
             await self.box.interrupt()

@@ -20,7 +20,7 @@ from llm_sandbox_nb.agent.conversation_state import conversation_state, seconds_
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.mcp_client.configuration import ServerNames
-from llm_sandbox_nb.agent.mcp_client.servers import McpServers
+from llm_sandbox_nb.agent.mcp_client.servers import McpServers, missing_servers
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, public_settings
 from llm_sandbox_nb.agent.run_record import IN_USE, RunRecord, disown_files, in_use_by_another, owns_files
 from llm_sandbox_nb.agent.run_spec import RunSpec, SandboxOpening, require_decider, with_given
@@ -160,7 +160,11 @@ def _servers(run: RunRecord, options: ResumeOptions) -> McpServers | None:
     else:
         servers = known.renewed(allowed) if known is not None else None
     recorded = recorded_servers(run.trajectory.start)
+    if servers is not None and (missing := recorded.keys() - servers.servers.keys()):
+        raise InputError(missing_servers(missing))
     if servers is not None and (new := [name for name in servers.servers if name not in recorded]):
+        if recorded:
+            raise InputError(f"This run had no MCP server {new[0]}: name only {', '.join(recorded)}.")
         raise InputError(
             f"This run had no MCP server {new[0]}: start the task again with solve(..., mcp='{new[0]}')."
         )

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 MAX_STARTED_RUNS = 20
 """Maximum number of runs that outside agents can start after one `%sandbox mcp`, because runs cost money."""
 NOT_HERE = "Runs cannot be started here: they need the sandbox of a notebook that has executed %sandbox mcp."
+EMPTY_TASK = "`task` is empty: write what the other agent has to do. Nothing was done."
 NOT_IN_FORK = "A run works in the notebook's sandbox, not in a fork: leave `sandbox` out."
 YOUR_CALL = (
     "A call of an outside agent is executed or waits for a person: wait for its result with wait_command."
@@ -90,6 +91,8 @@ class StartedRuns:
         """
         if self._starter is None:
             raise OutsideError(NOT_HERE)
+        if not request.task.strip():
+            raise OutsideError(EMPTY_TASK)
         if not agent.shared:
             raise OutsideError(NOT_IN_FORK)
         if agent.busy:

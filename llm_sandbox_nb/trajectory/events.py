@@ -675,7 +675,8 @@ class CallDecided(EventBase):
     original: Text | None = None
     """The replaced observation, if the action is `observe`."""
     source: str = ""
-    """The place where the decision was made, such as `browser`."""
+    """The place where the decision was made, such as `browser`. `nobody`: no person could be asked. `mcp`: the outside
+    agent withdrew the call."""
 
 
 class SettingsChanged(EventBase):

@@ -32,8 +32,14 @@ TOOL_KINDS: Final[dict[str, ToolKind]] = {
     "finish": "submit",
 }
 """Kinds of calls by tool name. All other tools are `other`. `finish` is the submit tool of other programs."""
-DECIDED: Final = {"edit": "edited by you", "skip": "denied by you", "observe": "result changed by you"}
-"""Words for a person's decision on a call, by its action."""
+DECIDED: Final = {
+    "edit": "edited by you",
+    "skip": "denied by you",
+    "observe": "result changed by you",
+    "nobody": "nobody could approve it",
+    "mcp": "withdrawn by the agent",
+}
+"""Words for a decision on a call, by its `decided_how`."""
 OUTSIDE_AGENT: Final = "outside agent (MCP)"
 """Beginning of the recorded model name in a run of an outside agent."""
 THINKING: Final = "The model is thinking"
@@ -177,6 +183,12 @@ def _lines(text: Any) -> int:
     return text.removesuffix("\n").count("\n") + 1 if isinstance(text, str) and text else 0
 
 
+def decided_how(decision: ev.CallDecided) -> str:
+    """Return the action of a person's decision, or else the source of a decision that no person made."""
+    skipped = decision.action == "skip" and decision.source in DECIDED
+    return decision.source if skipped else decision.action
+
+
 def failure_text(call: Call) -> str:
     """Describe the outcome of a failed call. Include the last line of its output, or of the error message."""
     result = call.result
@@ -227,8 +239,12 @@ def figures_text(tokens: int, seconds: float | None) -> str:
 def _chips(step: Step, root: str, start: ev.RunStarted | None) -> list[ev.Chip]:
     wrong = [call for call in step.calls if failed(call)]
     found = [ev.Chip(text=failure_text(call), kind="bad") for call in wrong[: LIMITS["failures"]]]
-    actions = dict.fromkeys(decided.action for call in step.calls for decided in call.decisions)
-    found += [ev.Chip(text=DECIDED[action], kind="human") for action in actions if action in DECIDED]
+    decided = {decided_how(decision): decision for call in step.calls for decision in call.decisions}
+    found += [
+        ev.Chip(text=DECIDED[how], kind="human" if how == decision.action else "plain")
+        for how, decision in decided.items()
+        if how in DECIDED
+    ]
     if step.failures:
         last = step.failures[-1]
         reason = format_model_failure(last.error) or one_line(last.message, _NAME_CHARACTERS)

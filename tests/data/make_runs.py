@@ -111,7 +111,8 @@ def held(step: int, at: Any = "call") -> Events:
 
 
 def decided(step: int, action: Any, call: str = "", **more: Any) -> Events:
-    return [ev.CallDecided(step=step, call_id=call or f"c{step}", action=action, source="browser", **more)]
+    given = {"source": "browser", **more}
+    return [ev.CallDecided(step=step, call_id=call or f"c{step}", action=action, **given)]
 
 
 def back(events: Events, step: int, what: Any = "both", **more: Any) -> Events:
@@ -562,6 +563,16 @@ def lines() -> Iterator[tuple[str, Events]]:
             *result(1, "No.", error="skipped"),
         ],
     )
+    for source, who in (("nobody", "nobody could approve"), ("mcp", "the agent withdrew")):
+        yield (
+            f"a call that {who}",
+            [
+                *reply(1),
+                *proposed(1, "s__echo", {"text": "one"}),
+                *decided(1, "skip", observation="Not called.", source=source),
+                *result(1, "Not called.", error="skipped"),
+            ],
+        )
     yield (
         "one denied and one failed",
         [

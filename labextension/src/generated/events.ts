@@ -492,7 +492,7 @@ export interface ICallDecided extends IEventBase {
   after: string;
   /** The replaced observation, if the action is `observe`. */
   original: Text | null;
-  /** The place where the decision was made, such as `browser`. */
+  /** The place where the decision was made, such as `browser`. `nobody`: no person could be asked. `mcp`: the outside agent withdrew the call. */
   source: string;
 }
 

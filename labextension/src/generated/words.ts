@@ -135,11 +135,13 @@ export const TOOLS: ReadonlyMap<string, Tool> = new Map<string, Tool>([
   ['finish', 'submit']
 ]);
 
-/** What is said of a person's decision on a call. */
+/** What is said of a decision on a call, by its `decidedHow`. */
 export const DECIDED: ReadonlyMap<string, string> = new Map<string, string>([
   ['edit', 'edited by you'],
   ['skip', 'denied by you'],
-  ['observe', 'result changed by you']
+  ['observe', 'result changed by you'],
+  ['nobody', 'nobody could approve it'],
+  ['mcp', 'withdrawn by the agent']
 ]);
 
 /** What a step says that has said nothing: while it runs, and when it has ended. */

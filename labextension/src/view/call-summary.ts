@@ -2,7 +2,8 @@
 
 import { lastLine, oneLine, shortened } from './one-line';
 import { ICall } from '../trajectory/fold';
-import { LIMITS, Tool, TOOLS } from '../generated/words';
+import { ICallDecided } from '../generated/events';
+import { DECIDED, LIMITS, Tool, TOOLS } from '../generated/words';
 import { formatCallFailure } from '../formatting';
 import { IHost } from './host';
 import { bodyOf, shown } from './observation';
@@ -25,7 +26,12 @@ export function failed(call: ICall): boolean {
 
 /** Return true if a person's decision differs from the model's proposal. */
 export function decidedByPerson(call: ICall): boolean {
-  return call.decisions.some(one => one.action !== 'run');
+  return call.decisions.some(one => one.action !== 'run' && decidedHow(one) === one.action);
+}
+
+/** Return the action of a person's decision, or else the source of a decision that no person made. */
+export function decidedHow(decided: ICallDecided): string {
+  return decided.action === 'skip' && DECIDED.has(decided.source) ? decided.source : decided.action;
 }
 
 /** Return the call as a person reads it: the command itself, or the editor's arguments. */

@@ -2,6 +2,7 @@
 
 import { h, plainText } from './dom';
 import { ICallDecided } from '../generated/events';
+import { decidedHow } from './call-summary';
 import { ICall } from '../trajectory/fold';
 import { IHost } from './host';
 
@@ -15,14 +16,14 @@ function renderDecision(decided: ICallDecided, call: ICall, host: IHost): HTMLEl
   const words: Record<string, string> = {
     edit: trans('Edited by you'),
     skip: trans('Denied by you; the model read your answer'),
-    observe: trans('Result changed by you')
+    observe: trans('Result changed by you'),
+    nobody: trans('Nobody could approve it; the model read why'),
+    mcp: trans('Withdrawn by the agent')
   };
-  const known = Object.hasOwn(words, decided.action);
-  const label = h(
-    'span',
-    { class: 'lsn-decided', title: decided.source && trans('Decided in: %1', plainText(decided.source)) },
-    known ? words[decided.action] : plainText(decided.action)
-  );
+  const how = decidedHow(decided);
+  const where = decided.source && how === decided.action && trans('Decided in: %1', plainText(decided.source));
+  const known = Object.hasOwn(words, how);
+  const label = h('span', { class: 'lsn-decided', title: where }, known ? words[how] : plainText(how));
   const before = decided.action === 'edit' ? call.rawArguments : originalText(decided);
   if (!before) {
     return h('div', { class: 'lsn-note' }, label);

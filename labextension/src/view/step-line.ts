@@ -3,7 +3,16 @@
  * first. This twin serves a running step and older records; tests/data/runs.json tests both. The work is bounded, whatever the step holds.
  */
 
-import { countLines, decidedByPerson, failed, failureText, headline, pathBelow, toolOf } from './call-summary';
+import {
+  countLines,
+  decidedByPerson,
+  decidedHow,
+  failed,
+  failureText,
+  headline,
+  pathBelow,
+  toolOf
+} from './call-summary';
 import { plainText } from './dom';
 import { ICall, IStep } from '../trajectory/fold';
 import { IFileDiff, IStepLine as IRecordedLine } from '../generated/events';
@@ -145,10 +154,11 @@ function chipsOf(step: IStep, root: string, host: IHost, settings: Record<string
     .filter(failed)
     .slice(0, LIMITS.failures)
     .map(call => chip(failureText(call, host), 'bad'));
-  for (const action of new Set(step.calls.flatMap(call => call.decisions.map(one => one.action)))) {
-    const words = DECIDED.get(action);
+  const decided = new Map(step.calls.flatMap(call => call.decisions.map(one => [decidedHow(one), one.action])));
+  for (const [how, action] of decided) {
+    const words = DECIDED.get(how);
     if (words) {
-      chips.push(chip(trans(words), 'human'));
+      chips.push(chip(trans(words), how === action ? 'human' : 'plain'));
     }
   }
   if (step.failures.length) {

@@ -227,12 +227,12 @@ class RunControl:
         """
         self._decide(lambda held: denied(held, reason, source), call_id)
 
-    def refuse(self, *, source: str = "run") -> bool:
+    def refuse(self) -> bool:
         """Skip a held call that no person can approve. Return False if the call must wait for a person."""
         held = self._waiting
         if held is None or not held.refusal:
             return False
-        self.deny(held.refusal, call_id=held.call_id, source=source)
+        self.deny(held.refusal, call_id=held.call_id, source="nobody")
         return True
 
     def observe(self, text: str, *, call_id: str | None = None, source: str = "python") -> None:

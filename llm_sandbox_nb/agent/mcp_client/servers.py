@@ -123,9 +123,19 @@ class McpServers:
     """All servers of a run."""
 
     def __init__(self, configs: Iterable[ServerConfig], allowed: Iterable[str] = ()) -> None:
-        """Prepare the servers. `allowed` names servers and tools (`server__tool`) whose calls need no approval."""
+        """Prepare the servers. `allowed` names servers and tools (`server__tool`) whose calls need no approval.
+
+        Raises:
+            InputError: if `allowed` names another server.
+        """
         self.servers = {config.name: McpServer(config, self) for config in configs}
         self.allowed = frozenset(allowed)
+        for name in sorted(map(str, self.allowed)):
+            if name.partition("__")[0] not in self.servers:
+                raise InputError(
+                    f"mcp_allow names {name!r:.80}, but the MCP servers of this run are {', '.join(self.servers)}: "
+                    "name one of these, or a tool as SERVER__TOOL."
+                )
         self.box: Sandbox | None = None
         """Sandbox for servers that run in the sandbox."""
         self.definitions: list[Definition] = []
@@ -137,7 +147,7 @@ class McpServers:
         """Return the named servers, which are not started yet. Return None if no server is named.
 
         Raises:
-            InputError: if a configuration is invalid.
+            InputError: if a configuration is invalid, or `allowed` names another server.
         """
         if not given:
             return None
@@ -315,5 +325,7 @@ class McpTool(DefinedTool):
 
 def missing_servers(names: Iterable[str]) -> str:
     """Return the error message for a run that cannot continue without its servers."""
-    listed = ", ".join(sorted(set(names)))
-    return f"This run had tools of the MCP server {listed}: name it again, as in mcp='{listed}' or --mcp {listed}."
+    listed = sorted(set(names))
+    value = repr(listed[0] if len(listed) == 1 else listed)
+    flags = " ".join(f"--mcp {name}" for name in listed)
+    return f"This run had tools of MCP servers: name {', '.join(listed)} again, as in mcp={value} or {flags}."

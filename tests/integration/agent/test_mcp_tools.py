@@ -21,6 +21,7 @@ from llm_sandbox_nb.agent import run_spec
 from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.mcp_client import connection
 from llm_sandbox_nb.agent.mcp_client.servers import McpServers
+from llm_sandbox_nb.card.card import card_text
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
@@ -137,6 +138,9 @@ def test_where_nobody_can_approve_a_call_is_refused(tmp_path: Path) -> None:
     )
     assert allowed == "Error: no such city"
     assert result.stop_reason == "submitted"
+    card = card_text(result.trajectory, live=False)
+    assert "nobody could approve it" in card
+    assert "by you" not in card
 
 
 @pytest.fixture
@@ -208,10 +212,15 @@ def test_a_definition_that_changed_before_a_resume_stops_and_asks(tmp_path: Path
         with pytest.raises(InputError) as caught:
             await result.resume(limits={"steps": 9}, isolation="process")
         assert str(caught.value) == (
-            "This run had tools of the MCP server s: name it again, as in mcp='s' or --mcp s."
+            "This run had tools of MCP servers: name s again, as in mcp='s' or --mcp s."
         )
-        with pytest.raises(InputError, match="This run had no MCP server t"):
-            await result.resume(mcp={**configured, "t": {"command": "x"}}, isolation="process")
+        for named, sentence in (
+            ({}, "This run had tools of MCP servers: name s again, as in mcp='s' or --mcp s."),
+            (configured, "This run had no MCP server t: name only s."),
+        ):
+            with pytest.raises(InputError) as caught:
+                await result.resume(mcp={**named, "t": {"command": "x"}}, isolation="process")
+            assert str(caught.value) == sentence
         assert result.journal.read_bytes() == before
 
         def decide(run: Run) -> str:
@@ -281,7 +290,7 @@ def test_forks_and_rebuilt_runs_of_a_loaded_run_need_the_servers_by_name(tmp_pat
         forked = await loaded.fork(1, isolation="process")
         rebuilt = await loaded.rebuild(isolation="process")
         for other in (forked, rebuilt):
-            with pytest.raises(InputError, match="This run had tools of the MCP server s: name it again"):
+            with pytest.raises(InputError, match="This run had tools of MCP servers: name s again"):
                 await other.resume(limits={"steps": 9}, isolation="process", model=script(tmp_path, *turns))
             again = {"limits": {"steps": 9}, "mcp": server(), "mcp_allow": "s", "isolation": "process"}
             await other.resume(model=script(tmp_path, *turns), **again)
@@ -573,7 +582,7 @@ def test_a_cell_resumes_a_loaded_run_with_its_servers_or_names_them(tmp_path: Pa
     )
     notebook = execute(notebook_of(*cells), tmp_path, kernel_environment(tmp_path), allow_errors=True)
     refused, resumed = notebook.cells[-2:]
-    sentence = "This run had tools of the MCP server s: name it again, as in mcp='s' or --mcp s."
+    sentence = "This run had tools of MCP servers: name s again, as in mcp='s' or --mcp s."
     assert [output.evalue for output in refused.outputs if output.output_type == "error"] == [sentence]
     assert not [output for output in resumed.outputs if output.output_type == "error"]
     again = Run.load(first.folder)

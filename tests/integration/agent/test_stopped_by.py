@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from agent_scripts import SUBMIT, bash, script, turn
+from support import eventually
 
 from llm_sandbox_nb.agent.errors import RunError
 from llm_sandbox_nb.agent.recorder import Recorder
@@ -83,6 +84,16 @@ async def a_lost_sandbox(folder: Path, _: pytest.MonkeyPatch) -> Run:
     return await ended(folder, turn(bash("kill -9 $PPID; sleep infinity"), bash("ls")))
 
 
+async def an_interrupt_after_the_sandbox_was_lost(folder: Path, _: pytest.MonkeyPatch) -> Run:
+    """As a Jupyter server does that stops: it ends the sandbox, and then interrupts the cell."""
+    runs: list[Run] = []
+    turns = (turn(bash("(sleep 0.2; kill -9 $PPID) > /dev/null 2>&1 &")), {**SUBMIT, "delay": 600})
+    work = asyncio.ensure_future(ended(folder, *turns, on_run=runs.append))
+    await eventually(lambda: runs and getattr(runs[0].context.box, "lost", None))
+    runs[0].control.stop(source="cell")
+    return await work
+
+
 async def the_time(folder: Path, _: pytest.MonkeyPatch) -> Run:
     return await ended(folder, LONG, limits={"time": 1})
 
@@ -114,8 +125,9 @@ async def a_rule_for_pauses(folder: Path, _: pytest.MonkeyPatch) -> Run:
 CAUSES: dict[str, Ending] = {
     one.__name__: one
     for one in (
-        no_image, lost_while_it_opens, a_bug, refused_input, a_full_disk, a_lost_sandbox, the_time, the_steps,
-        a_model_that_ends, a_repeated_call, a_cancelled_program, a_rule_for_pauses,
+        no_image, lost_while_it_opens, a_bug, refused_input, a_full_disk, a_lost_sandbox,
+        an_interrupt_after_the_sandbox_was_lost, the_time, the_steps, a_model_that_ends, a_repeated_call,
+        a_cancelled_program, a_rule_for_pauses,
     )
 }  # fmt: skip
 

@@ -106,6 +106,12 @@ def test_what_cannot_resume_is_one_sentence(command_line: CommandLine, tmp_path:
     command_line("resume", first.folder, *PROCESS).is_one_sentence(2, "as in --steps 21.")
 
 
+def test_a_server_that_the_run_did_not_have_is_named(command_line: CommandLine) -> None:
+    first = command_line("run", "--query", "x", "--model", "scripted/strawberry", *PROCESS)
+    refused = command_line("resume", first.folder, "More.", *PROCESS, "--mcp", "t=true", "--mcp", "u=true")
+    refused.is_one_sentence(2, "This run had no MCP server t: start the task again with --mcp t.")
+
+
 def test_the_time_before_counts_for_the_limit_of_a_resumed_run(
     command_line: CommandLine, tmp_path: Path
 ) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import run
+from support import eventually, run
 
 from llm_sandbox_nb.agent import session
-from llm_sandbox_nb.agent.control.pause_rules import PauseRules
+from llm_sandbox_nb.agent.control.pause_rules import PauseRules, pause_rules
+from llm_sandbox_nb.card.card import card_text
 from llm_sandbox_nb.mcp_server.tools import STOPPED
 from llm_sandbox_nb.runs import outside_agent
 from llm_sandbox_nb.runs.outside_agent import start_agent
@@ -22,12 +23,14 @@ from llm_sandbox_nb.sandbox.open import open_sandbox
 WITHOUT_STEP = [("rewind", {"to": "0"}), ("fork", {"from": "0"}), ("show_changes", {"from": "0"})]
 
 
-def with_calls(folder: Path, work: Callable[[OutsideCalls], Awaitable[None]]) -> None:
+def with_calls(
+    folder: Path, work: Callable[[OutsideCalls], Awaitable[None]], rules: PauseRules = PauseRules()
+) -> None:
     """Call `work` as soon as a run has begun in a new sandbox, before the set-up."""
 
     async def working() -> None:
         async with open_sandbox("process") as box:
-            agent = await start_agent(box, output_dir=folder, name=None, rules=PauseRules())
+            agent = await start_agent(box, output_dir=folder, name=None, rules=rules)
             calls = OutsideCalls(agent)
             try:
                 await work(calls)
@@ -98,6 +101,18 @@ def test_only_a_person_who_stopped_the_work_is_named_as_the_reason(
     with_calls(tmp_path, stopped)
     monkeypatch.setattr(session, "_make_folders", failing)
     with_calls(tmp_path, fails)
+
+
+def test_a_held_call_that_its_agent_withdraws_was_not_denied_by_a_person(tmp_path: Path) -> None:
+    async def work(calls: OutsideCalls) -> None:
+        held = await calls.call("run_command", {"command": "true", "wait": 1.0}, "agent")
+        (agent,) = calls.agents.values()
+        await eventually(lambda: agent.run.held is not None)
+        stopped = await calls.call("stop_command", {"command_id": held["data"]["command_id"]}, "agent")
+        assert stopped["text"] == outside_agent.WITHDRAWN
+        await eventually(lambda: "withdrawn by the agent" in card_text(agent.run.trajectory, live=True))
+
+    with_calls(tmp_path, work, pause_rules(approve="ask"))
 
 
 def test_an_undo_names_the_last_step_that_was_executed(tmp_path: Path) -> None:

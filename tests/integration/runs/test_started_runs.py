@@ -134,6 +134,7 @@ def test_a_sandbox_in_use_starts_no_run(tmp_path: Path, monkeypatch: pytest.Monk
         assert (await agent.call("start_run", task="Wait.", sandbox=fork))["text"] == started_runs.NOT_IN_FORK
 
         assert (await agent.call("start_run", task="Fail."))["text"] == "The model has no key: set one."
+        assert (await agent.call("start_run", task=" \n"))["text"] == started_runs.EMPTY_TASK
         begun = await agent.call("start_run", task="Wait.")
         await agent.call("stop_run", run_id=begun["data"]["run_id"])
         assert (await agent.call("start_run", task="Wait."))["text"] == started_runs.TOO_MANY

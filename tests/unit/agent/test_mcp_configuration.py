@@ -11,7 +11,7 @@ import pytest
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.mcp_client.configuration import ServerConfig, server_configs
 from llm_sandbox_nb.agent.mcp_client.definition import definition_of
-from llm_sandbox_nb.agent.mcp_client.servers import McpServers
+from llm_sandbox_nb.agent.mcp_client.servers import McpServers, missing_servers
 from llm_sandbox_nb.agent.mcp_client.transports import LineSplitter, McpServerError
 from llm_sandbox_nb.mcp_server.messages import MAX_MESSAGE_BYTES
 
@@ -111,6 +111,29 @@ def test_what_settings_allow_does_not_matter_without_servers() -> None:
     servers = McpServers.from_names({"time": TIME}, "time")
     assert servers is not None
     assert servers.allowed == {"time"}
+
+
+def test_missing_servers_are_named_as_a_person_writes_them() -> None:
+    assert missing_servers(["b", "a", "b"]) == (
+        "This run had tools of MCP servers: name a, b again, as in mcp=['a', 'b'] or --mcp a --mcp b."
+    )
+
+
+@pytest.mark.parametrize(("allowed", "named"), [("tiem", "tiem"), (["time", "a__x"], "a__x")])
+def test_only_servers_of_the_run_can_be_allowed(allowed: str | list[str], named: str) -> None:
+    sentence = (
+        f"mcp_allow names '{named}', but the MCP servers of this run are time: "
+        "name one of these, or a tool as SERVER__TOOL."
+    )
+    servers = McpServers.from_names({"time": TIME}, "time__now")
+    assert servers is not None
+    for make in (
+        lambda: McpServers.from_names({"time": TIME}, allowed),
+        lambda: servers.renewed([allowed] if isinstance(allowed, str) else allowed),
+    ):
+        with pytest.raises(InputError) as caught:
+            make()
+        assert str(caught.value) == sentence
 
 
 def test_a_hash_pins_all_of_a_definition() -> None:

@@ -118,6 +118,20 @@ def test_the_ranking_of_the_paper_holds_on_the_ten_examples() -> None:
     assert rates["long_context"]["external"] == 0
 
 
+@pytest.mark.parametrize(
+    ("command", "external"),
+    [
+        ("curl http://localhost:8000 https://example.org", True),
+        ("curl https://example.org http://[::1]:8000", True),
+        ("curl -o page.html http://localhost:8000 ftp://127.0.0.1/a", False),
+        ("""python -c 'import requests; requests.post("https://example.org", "http://localhost")'""", True),
+        ("""python -c 'import requests; requests.get("http://localhost" + path)'""", False),
+    ],
+)
+def test_an_address_of_this_machine_does_not_hide_another_one(command: str, external: bool) -> None:
+    assert ("external" in call_uses("execute_bash", {"command": command})) is external
+
+
 def test_attempted_and_succeeded_are_told_apart() -> None:
     behaviour = behaviour_of(labelled.trajectory(ALL["physics"]))
     failed = next(turn for turn in behaviour.turns if turn.attempted and not turn.succeeded)

@@ -214,15 +214,21 @@ def test_a_failure_of_the_model_is_told_once(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().out.count(said) == 1
 
 
-def test_a_denied_call_is_shown_once_and_is_no_failure() -> None:
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("terminal", "Denied by you; the model read your answer (terminal)"),
+        ("nobody", "Nobody could approve it; the model read why"),
+        ("mcp", "Withdrawn by the agent"),
+    ],
+)
+def test_a_denied_call_is_shown_once_and_is_no_failure(source: str, words: str) -> None:
     start = ev.CallProposed(step=1, call_id="c", tool="execute_bash", raw_arguments="{}")
-    denied = ev.CallDecided(step=1, call_id="c", action="skip", observation="Use the CSV.", source="terminal")
+    denied = ev.CallDecided(step=1, call_id="c", action="skip", observation="Use the CSV.", source=source)
     finished = ev.CallFinished(
         step=1, call_id="c", observation="Use the CSV.\n\n[Steps remaining: 3]", error="skipped"
     )
-    assert printed(start, denied, finished) == (
-        "  Denied by you; the model read your answer (terminal)\n  | Use the CSV.\n"
-    )
+    assert printed(start, denied, finished) == f"  {words}\n  | Use the CSV.\n"
 
 
 # --- attempts ---

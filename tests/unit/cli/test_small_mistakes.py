@@ -47,6 +47,24 @@ def test_an_unknown_command_leads_to_the_list_of_all() -> None:
     assert far.startswith(f"Unknown subcommand %sandbox help: {all_of_them} status, held.")
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("kept.ipynb", "kept.ipynb does not offer its sandbox: execute %sandbox mcp in it"),
+        ("typo.ipynb", "--notebook: typo.ipynb does not exist; check the path."),
+    ],
+)
+def test_a_notebook_that_is_not_there_is_named(
+    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kept.ipynb").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(sys, "stdout", sys.stdout)  # restored, because the command replaces it
+    assert main(["mcp", "--notebook", name]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_a_step_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     run = Run(tmp_path, Trajectory(run_events(2)))
     with pytest.raises(InputError) as caught:
