@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from llm_sandbox_nb.agent.mcp_client.servers import McpServers
+from llm_sandbox_nb.agent.mcp_client.configuration import server_configs
 from llm_sandbox_nb.agent.original_prompts import ORIGINAL, as_original, original_folder
 from llm_sandbox_nb.benchmark.attempt import HowToAsk
 from llm_sandbox_nb.benchmark.data import HUB, SAMPLE, load_rows
@@ -388,8 +388,8 @@ def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, An
         "mcp_allow": sorted(values["mcp_allow"]),
     }
     config |= {name: value for name, value in changeable.items() if value != option(name).default}
-    if servers := McpServers.from_names(values["mcp"], values["mcp_allow"]):
-        config["mcp"] = list(servers.servers)
+    if values["mcp"]:
+        config["mcp"] = [server.name for server in server_configs(values["mcp"])]
     more = {name: name for name in ("total_tokens", "budget", "time", "command_timeout", "max_response_len")}
     more |= {"max_steps": "steps", "max_token_limit": "tokens"}
     config |= {key: values[name] for key, name in more.items() if flags.get(name)}

@@ -123,19 +123,9 @@ class McpServers:
     """All servers of a run."""
 
     def __init__(self, configs: Iterable[ServerConfig], allowed: Iterable[str] = ()) -> None:
-        """Prepare the servers. `allowed` names servers and tools (`server__tool`) whose calls need no approval.
-
-        Raises:
-            InputError: if `allowed` names another server.
-        """
+        """Prepare the servers. `allowed` names servers and tools (`server__tool`) whose calls need no approval."""
         self.servers = {config.name: McpServer(config, self) for config in configs}
         self.allowed = frozenset(allowed)
-        for name in sorted(map(str, self.allowed)):
-            if name.partition("__")[0] not in self.servers:
-                raise InputError(
-                    f"mcp_allow names {name!r:.80}, but the MCP servers of this run are {', '.join(self.servers)}: "
-                    "name one of these, or a tool as SERVER__TOOL."
-                )
         self.box: Sandbox | None = None
         """Sandbox for servers that run in the sandbox."""
         self.definitions: list[Definition] = []
@@ -147,7 +137,7 @@ class McpServers:
         """Return the named servers, which are not started yet. Return None if no server is named.
 
         Raises:
-            InputError: if a configuration is invalid, or `allowed` names another server.
+            InputError: if a configuration is invalid.
         """
         if not given:
             return None

@@ -119,23 +119,6 @@ def test_missing_servers_are_named_as_a_person_writes_them() -> None:
     )
 
 
-@pytest.mark.parametrize(("allowed", "named"), [("tiem", "tiem"), (["time", "a__x"], "a__x")])
-def test_only_servers_of_the_run_can_be_allowed(allowed: str | list[str], named: str) -> None:
-    sentence = (
-        f"mcp_allow names '{named}', but the MCP servers of this run are time: "
-        "name one of these, or a tool as SERVER__TOOL."
-    )
-    servers = McpServers.from_names({"time": TIME}, "time__now")
-    assert servers is not None
-    for make in (
-        lambda: McpServers.from_names({"time": TIME}, allowed),
-        lambda: servers.renewed([allowed] if isinstance(allowed, str) else allowed),
-    ):
-        with pytest.raises(InputError) as caught:
-            make()
-        assert str(caught.value) == sentence
-
-
 def test_a_hash_pins_all_of_a_definition() -> None:
     raw = {"name": "a", "description": "b", "inputSchema": {"properties": {"x": {"type": "string"}}}}
     pins = {
