@@ -13,7 +13,7 @@ from llm_sandbox_nb.agent.inputs import previewed
 from llm_sandbox_nb.agent.limits import Meter, Thoughts
 from llm_sandbox_nb.agent.no_call import own_words, says_something
 from llm_sandbox_nb.agent.recorder import Recorder
-from llm_sandbox_nb.agent.text_mode import is_native, printed_value, result_kind
+from llm_sandbox_nb.agent.text_mode import printed_value, result_kind
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.model.contract import AppendOnly, Model, Reply, ToolCall
 from llm_sandbox_nb.trajectory import events as ev
@@ -21,6 +21,7 @@ from llm_sandbox_nb.trajectory.messages import (
     ResultsMessage,
     add_message,
     add_result,
+    call_ids,
     message_text,
     reduced_messages,
     show_instead,
@@ -154,7 +155,7 @@ class Conversation:
         The text that the model reads is stored in `event`. The footer has the number of remaining steps and `advice`.
         """
         call = self.open_calls.pop(0)
-        in_text = self._from_text and not is_native(self._reply, call.id)
+        in_text = self._from_text and call.id not in call_ids(self._reply)
         if in_text:
             write = partial(
                 self._form.text.result, self._reply, kind=result_kind(event), line=printed_value(event)
