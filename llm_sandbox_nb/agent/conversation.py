@@ -77,9 +77,16 @@ class Conversation:
         self.messages, self.open_calls = list(state.messages), list(state.open)
         self._resumed = not state.open
         self.earlier_answer = state.answer
-        path = reversed(self._recorder.trajectory.path)
-        if reply := next((event for event in path if isinstance(event, ev.ModelReplied)), None):
-            self._reply, self._from_text = reply.message, reply.calls_from == "text"
+        trajectory = self._recorder.trajectory
+        for event in trajectory.path:
+            match event:
+                case ev.ModelReplied():
+                    self._reply, self._from_text = event.message, event.calls_from == "text"
+                    step = trajectory.step(event.step)
+                    self._note_text(self._form.recorded_text(event), talks=not (step and step.calls))
+                case ev.RunFinished():  # from here on, `earlier_answer` has the answer of the earlier replies
+                    self.last_text, self._talked = "", False
+                    self.only_talked = self._newest_has_text = False
 
     def add_user_message(self, texts: Sequence[str], nudge: str = "") -> None:
         """Add the task (the first time only), a person's texts and a nudge as one user message.
@@ -111,10 +118,7 @@ class Conversation:
         if isinstance(model, AppendOnly) and model.append_only:
             thoughts = Thoughts()
         self._meter.add_reply(reply.usage, written, thoughts)
-        self._newest_has_text = says_something(reply.text)
-        self.last_text = reply.text.strip() if self._newest_has_text else self.last_text
-        self.only_talked = not reply.calls
-        self._talked = self._talked or (self._newest_has_text and self.only_talked)
+        self._note_text(reply.text, talks=not reply.calls)
         self.open_calls = list(reply.calls)
         self._recorder.emit(
             ev.ModelReplied(
@@ -131,6 +135,13 @@ class Conversation:
                 raw_text=reply.raw_text,
             )
         )
+
+    def _note_text(self, text: str, *, talks: bool) -> None:
+        """Remember the text of the newest reply, which may be the answer. `talks` is True for a reply without calls."""
+        self._newest_has_text = says_something(text)
+        self.last_text = text.strip() if self._newest_has_text else self.last_text
+        self.only_talked = talks
+        self._talked = self._talked or (self._newest_has_text and talks)
 
     def propose_calls(self) -> None:
         """Record the open calls of a new reply as proposed calls."""
