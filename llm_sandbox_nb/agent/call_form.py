@@ -14,6 +14,7 @@ from llm_sandbox_nb.agent.run_options import ToolCalls
 from llm_sandbox_nb.agent.text_mode import BLOCK_END, TextForm, TextMode, without_echoes
 from llm_sandbox_nb.model.contract import Model, ModelError, ModelSettings, Reply
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.messages import call_ids, message_text
 
 Messages = list[dict[str, Any]]
 _DEMAND_REFUSALS = ("bad_request", "setting", "tools", "server", "unknown")
@@ -117,6 +118,14 @@ class CallForm:
             self.from_text = bool(reply.calls) and not (self.in_text and native)
         self._whole_replies = self._whole_replies or bool(reply.reasoning)
         return reply
+
+    def recorded_text(self, event: ev.ModelReplied) -> str:
+        """Return the text of a recorded reply without the calls that were read from it."""
+        text = message_text(event.message)
+        if event.calls_from != "text" or call_ids(event.message):
+            return text
+        reply = Reply(event.message, text, finish_reason=event.finish_reason)
+        return self.text.read(reply, outputs=[""], task="")[0].text
 
     def demand_call(self, model: Model) -> None:
         """Let the next request demand a call. If a request has already demanded a call, do nothing."""

@@ -13,7 +13,7 @@ from llm_sandbox_nb.agent.inputs import previewed
 from llm_sandbox_nb.agent.limits import Meter, Thoughts
 from llm_sandbox_nb.agent.no_call import own_words, says_something
 from llm_sandbox_nb.agent.recorder import Recorder
-from llm_sandbox_nb.agent.text_mode import is_native, printed_value, result_kind
+from llm_sandbox_nb.agent.text_mode import printed_value, result_kind
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.model.contract import AppendOnly, Model, Reply, ToolCall
 from llm_sandbox_nb.trajectory import events as ev
@@ -21,6 +21,7 @@ from llm_sandbox_nb.trajectory.messages import (
     ResultsMessage,
     add_message,
     add_result,
+    call_ids,
     message_text,
     reduced_messages,
     show_instead,
@@ -76,9 +77,16 @@ class Conversation:
         self.messages, self.open_calls = list(state.messages), list(state.open)
         self._resumed = not state.open
         self.earlier_answer = state.answer
-        path = reversed(self._recorder.trajectory.path)
-        if reply := next((event for event in path if isinstance(event, ev.ModelReplied)), None):
-            self._reply, self._from_text = reply.message, reply.calls_from == "text"
+        trajectory = self._recorder.trajectory
+        for event in trajectory.path:
+            match event:
+                case ev.ModelReplied():
+                    self._reply, self._from_text = event.message, event.calls_from == "text"
+                    step = trajectory.step(event.step)
+                    self._note_text(self._form.recorded_text(event), talks=not (step and step.calls))
+                case ev.RunFinished():  # from here on, `earlier_answer` has the answer of the earlier replies
+                    self.last_text, self._talked = "", False
+                    self.only_talked = self._newest_has_text = False
 
     def add_user_message(self, texts: Sequence[str], nudge: str = "") -> None:
         """Add the task (the first time only), a person's texts and a nudge as one user message.
@@ -110,10 +118,7 @@ class Conversation:
         if isinstance(model, AppendOnly) and model.append_only:
             thoughts = Thoughts()
         self._meter.add_reply(reply.usage, written, thoughts)
-        self._newest_has_text = says_something(reply.text)
-        self.last_text = reply.text.strip() if self._newest_has_text else self.last_text
-        self.only_talked = not reply.calls
-        self._talked = self._talked or (self._newest_has_text and self.only_talked)
+        self._note_text(reply.text, talks=not reply.calls)
         self.open_calls = list(reply.calls)
         self._recorder.emit(
             ev.ModelReplied(
@@ -130,6 +135,13 @@ class Conversation:
                 raw_text=reply.raw_text,
             )
         )
+
+    def _note_text(self, text: str, *, talks: bool) -> None:
+        """Remember the text of the newest reply, which may be the answer. `talks` is True for a reply without calls."""
+        self._newest_has_text = says_something(text)
+        self.last_text = text.strip() if self._newest_has_text else self.last_text
+        self.only_talked = talks
+        self._talked = self._talked or (self._newest_has_text and talks)
 
     def propose_calls(self) -> None:
         """Record the open calls of a new reply as proposed calls."""
@@ -154,7 +166,7 @@ class Conversation:
         The text that the model reads is stored in `event`. The footer has the number of remaining steps and `advice`.
         """
         call = self.open_calls.pop(0)
-        in_text = self._from_text and not is_native(self._reply, call.id)
+        in_text = self._from_text and call.id not in call_ids(self._reply)
         if in_text:
             write = partial(
                 self._form.text.result, self._reply, kind=result_kind(event), line=printed_value(event)

@@ -37,7 +37,7 @@ class ConversationState:
     step: int = 0
     """Number of the newest step that has a reply. 0 if there is no such step."""
     answer: str = ""
-    """The answer with which the run had ended. Empty if the run had not ended with an answer."""
+    """The answer with which the run had ended last. Empty if the run had not ended with an answer."""
 
 
 def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> ConversationState:
@@ -45,6 +45,7 @@ def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> Co
     step = trajectory.steps[-1] if trajectory.steps else None
     replied = [step.number for step in trajectory.steps if step.replied]
     waiting = [] if step is None or not step.replied else [call for call in step.calls if not call.finished]
+    end = next((event for event in reversed(trajectory.path) if isinstance(event, ev.RunFinished)), None)
     return ConversationState(
         messages=list(trajectory.messages()),
         open=tuple(decided_call(call) for call in waiting),
@@ -52,7 +53,7 @@ def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> Co
         said=said,
         fresh=trajectory.files is None and not worked(trajectory),
         step=replied[-1] if replied else 0,
-        answer=(trajectory.answer or "") if trajectory.stop_reason in ("submitted", "answered") else "",
+        answer=(end.answer or "") if end is not None and end.stop_reason in ("submitted", "answered") else "",
     )
 
 

@@ -153,11 +153,6 @@ def result_kind(event: CallFinished) -> str:
     return "one_line" if is_one_line else "result"
 
 
-def is_native(message: Mapping[str, Any], call_id: str) -> bool:
-    """Return True if a reply in the history has this call as a native call."""
-    return any(call.get("id") == call_id for call in message.get("tool_calls") or ())
-
-
 @dataclass
 class TextMode:
     """Converter between a conversation and its requests and replies in text mode."""

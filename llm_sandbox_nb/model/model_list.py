@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -112,15 +112,19 @@ def _above(row: Mapping[str, Any], tokens: int) -> str:
 
 def _is_off_peak(pricing: Any, now: datetime) -> bool:
     """Return True if `now`, a time in UTC, is in one of the time windows with lower prices."""
-    for window in pricing.get("windows", ()) if isinstance(pricing, dict) else ():
-        today = now.isoweekday() in window.get("weekdays", range(1, 8))
-        if today and any(begin <= f"{now:%H:%M}" < end for begin, end in _hours(window.get("hours_utc"))):
-            return True
-    return False
+    if not isinstance(pricing, dict):
+        return False
+    return any(  # hours of `pricing` itself apply every day
+        now.isoweekday() in window.get("weekdays", range(1, 8))
+        and _is_in_hours(f"{now:%H:%M}", window.get("hours_utc"))
+        for window in (pricing, *pricing.get("windows", ()))
+    )
 
 
-def _hours(listed: Any) -> Iterator[tuple[str, str]]:
-    """Yield the beginning and the end of each range such as `10:00-00:00`. An end at midnight becomes `24:00`."""
+def _is_in_hours(time: str, listed: Any) -> bool:
+    """Return True if the time is in one of the ranges. A range such as `22:00-06:00` passes over midnight."""
     for hours in [listed] if isinstance(listed, str) else listed or ():
         begin, _, end = hours.partition("-")
-        yield begin, "24:00" if end == "00:00" else end
+        if begin <= time < end or (end <= begin and (time >= begin or time < end)):
+            return True
+    return False

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
 
-from llm_sandbox_nb.trajectory.trajectory import Step
+from llm_sandbox_nb.trajectory.trajectory import Call, Step
 
 Likeness = Literal["same", "results", "calls"]
 """Likeness of the steps in a row. `same`: the steps are equal. `results`: only results differ. `calls`: calls differ,
 or a run has no step in the row."""
+
+# The second part of the expression matches every other path, so that hostile text does not take quadratic time.
+_OUTPUT_FILE = re.compile(
+    r"((?:/\S*)?/(?:tmp/llm-sandbox|spill)/[0-9a-f]+(?:-[0-9a-f]+\.out|\.stdout|\.stderr))|/\S*+"
+)
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,24 @@ def _row(steps: tuple[Step | None, ...]) -> AlignedRow:
     there = [step for step in steps if step is not None]
     if len(there) < len(steps) or len({called(step) for step in there}) > 1:
         return AlignedRow(steps, "calls")
-    results = {tuple(call.body for call in step.calls) for step in there}
+    results = {tuple(_result(call) for call in step.calls) for step in there}
     return AlignedRow(steps, "same" if len(results) == 1 else "results")
+
+
+def _result(call: Call) -> tuple[str, ...]:
+    """Return the result of a call, as it is compared with the results of other runs.
+
+    If the model was shown only the beginning and the end of the output, the recorded output is compared too.
+    """
+    body = without_output_files(call.body)
+    if call.result is None or body == call.body:
+        return (body,)
+    return body, str(call.result.stdout), str(call.result.stderr)
+
+
+def without_output_files(text: str) -> str:
+    """Replace the paths of files with the whole output of a command. Each run has other names for these files."""
+    return _OUTPUT_FILE.sub(lambda found: "…" if found[1] else found[0], text)
 
 
 def called(step: Step) -> str:

@@ -224,7 +224,16 @@ def _facts(total: Totals) -> str:
 
 def _divergence_text(made: ComparedRuns[Any]) -> str:
     step = made.first_different_step
-    return "Every step is the same." if step is None else f"First difference: step {step}."
+    found = "Every step is the same." if step is None else f"First difference: step {step}."
+    same = [row.steps[0] for row in made.rows if row.likeness == "same"]
+    cut = next((one.number for one in same if one and any(_is_cut(call) for call in one.calls)), None)
+    return (
+        found if cut is None else f"{found} In step {cut}, only the recorded part of the output is compared."
+    )
+
+
+def _is_cut(call: Call) -> bool:
+    return call.result is not None and call.result.truncated
 
 
 def _call(call: Call) -> str:

@@ -26,6 +26,7 @@ from llm_sandbox_nb.agent.session import Session
 from llm_sandbox_nb.agent.tools.tool import Outcome, Tool, ToolContext
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply
+from llm_sandbox_nb.runs.aligned_steps import without_output_files
 from llm_sandbox_nb.runs.checkpoint_files import starting_files
 from llm_sandbox_nb.runs.end_files import EndFiles, left_out, printable
 from llm_sandbox_nb.runs.event_loops import AwaitableResult
@@ -42,8 +43,7 @@ from llm_sandbox_nb.trajectory.run_folder import RUNS
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
 
 R = TypeVar("R", bound=RunRecord)
-# The second part of each expression matches every other path, so that hostile text does not take quadratic time.
-_SPILL = re.compile(r"((?:/\S*)?/(?:tmp/llm-sandbox|spill)/[0-9a-f]+\.std(?:out|err))|/\S*+")
+# The second part of the expression matches every other path, so that hostile text does not take quadratic time.
 _OWN_ROOT = re.compile(r"(/\S*?/llm-sandbox-\w+(?=/))|/\S*+")
 _SHOWN_CHARACTERS = 300
 
@@ -282,7 +282,7 @@ def _observed(step: Step | None, run: RunRecord, patterns: list[re.Pattern[str]]
     protection = run.trajectory.sandbox.protection if run.trajectory.sandbox else {}
     if has_own_root(protection.get("isolation")):
         text = _OWN_ROOT.sub(lambda found: "" if found[1] else found[0], text)
-    text = _SPILL.sub(lambda found: "…" if found[1] else found[0], text)
+    text = without_output_files(text)
     for pattern in patterns:
         text = pattern.sub("…", text)
     return text

@@ -289,7 +289,10 @@ async def rewind(run: RunRecord, destination: Destination) -> RewindResult:
         undid = await _check_others(run, box, destination)
         other_runs = [] if box is None else runs_since(run, box)
         went = await go_back(recorder, box, destination, undid, other_runs)
-        if destination.what == "conversation" or destination.target is None:
+        if destination.what == "conversation":  # the files of forgotten steps stay, and belong to no step
+            await asyncio.to_thread(record_artifacts, run, recorder, 0)
+            return went
+        if destination.target is None:
             return went
         more = await asyncio.to_thread(restore_artifacts, run, destination.target)
         await asyncio.to_thread(record_artifacts, run, recorder, destination.files_step)

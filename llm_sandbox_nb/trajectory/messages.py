@@ -74,11 +74,31 @@ def tool_message(call_id: str, observation: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "content": observation}
 
 
+def without_malformed_calls(reply: dict[str, Any]) -> dict[str, Any]:
+    """Return a recorded reply without calls that cannot be sent again, because the record may come from anyone."""
+    calls = reply.get("tool_calls")
+    well_formed = _well_formed_calls(reply)
+    if not calls or calls == well_formed:
+        return reply
+    others = {key: value for key, value in reply.items() if key != "tool_calls"}
+    return {**others, "tool_calls": well_formed} if well_formed else others
+
+
 def call_ids(message: dict[str, Any]) -> list[str]:
-    """Return the ids of the calls in a reply. Malformed calls are skipped, because the record may come from anyone."""
-    calls = message.get("tool_calls")
-    found = [call.get("id") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    return [id for id in found if isinstance(id, str)]
+    """Return the ids of the calls in a reply. Malformed calls are skipped."""
+    return [call["id"] for call in _well_formed_calls(message)]
+
+
+def _well_formed_calls(reply: dict[str, Any]) -> list[dict[str, Any]]:
+    calls = reply.get("tool_calls")
+    return [call for call in calls if _is_well_formed(call)] if isinstance(calls, list) else []
+
+
+def _is_well_formed(call: Any) -> bool:
+    match call:
+        case {"id": str(), "function": {"name": str(), "arguments": str()}}:
+            return True
+    return False
 
 
 def message_text(message: dict[str, Any]) -> str:

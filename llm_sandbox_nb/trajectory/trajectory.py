@@ -21,6 +21,7 @@ from llm_sandbox_nb.trajectory.messages import (
     reduced_messages,
     show_instead,
     tool_message,
+    without_malformed_calls,
 )
 from llm_sandbox_nb.trajectory.state import RunState, Status
 
@@ -477,7 +478,7 @@ class Trajectory:
                 case ev.ModelReplied():
                     unanswered = call_ids(event.message)
                     in_text = event.calls_from == "text" and not unanswered
-                    messages.append(event.message)
+                    messages.append(without_malformed_calls(event.message))
                 case ev.CallFinished():
                     unanswered = [id for id in unanswered if id != event.call_id]
                     add_result(messages, event.call_id, event.observation, in_text=in_text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from llm_sandbox_nb.model.contract import ModelError
 _MAGIC = b"GGUF"
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+_NUMBER_IN_NAME = re.compile(r"-\d{5}(?=-of-\d{5}\.gguf$)", re.IGNORECASE)
 _MAX_KEYS = 4096
 _MAX_TENSORS = 65_536
 _MAX_HEADER_BYTES = 256 << 20
@@ -127,6 +129,7 @@ class _Reader:
                 raise _NotGgufError("is not a valid GGUF file: its header is too long.")
             name = self._text()
             values[name] = self._value(self._number("I"))
+        self._check_is_first(values)
         architecture = values.get("general.architecture")
         if not isinstance(architecture, str) or not architecture or not tensors:
             raise _NotGgufError("has no language model: the architecture or the tensors are missing.")
@@ -143,6 +146,16 @@ class _Reader:
             values,
             tensors,
             self._largest,
+        )
+
+    def _check_is_first(self, values: Mapping[str, Any]) -> None:
+        """Raise an error for a file other than the first of a model in several files. Only the first has all facts."""
+        number, count = values.get("split.no"), values.get("split.count")
+        if not isinstance(number, int) or number < 1:
+            return
+        first = _NUMBER_IN_NAME.sub("-00001", Path(self._file.name).name)
+        raise _NotGgufError(
+            f"is file {number + 1} of {count} files of a model: name the first, {first}, in a folder with all files."
         )
 
     def _value(self, kind: int) -> Any:

@@ -204,28 +204,26 @@ class Door:
             ending.callback(listener.shutdown, socket.SHUT_RDWR)
             while True:
                 try:
-                    async with self._places:
-                        accepted = await _accepted(listener)
+                    async with self._place() as place:
+                        self._begin(PlainSocket(await _accepted(listener)), place)
                 except OSError as error:
                     if error.errno not in _PASSING_ERRORS:
                         self._closed = f"its listener failed ({error.strerror})"
                         return
                     await asyncio.sleep(_PAUSE)
-                    continue
-                self._begin(PlainSocket(accepted))
 
     async def _take_connections(self) -> None:
         while True:
-            async with self._places:
+            async with self._place() as place:
                 connection = DoorConnection(self._channel)
                 try:
                     begun = await connection.wait_begun()
                 except BaseException:
                     await asyncio.shield(connection.abort())
                     raise
-            if begun:
-                self._begin(connection)
-                continue
+                if begun:
+                    self._begin(connection, place)
+                    continue
             await connection.abort()
             try:
                 await self._channel.ensure_connected()
@@ -235,13 +233,25 @@ class Door:
             # The sandbox is not lost: a restore or a new owner has cancelled all requests.
             await asyncio.sleep(_PAUSE)
 
-    def _begin(self, connection: DoorConnection | PlainSocket) -> None:
-        task = asyncio.create_task(self._serve_one(connection))
+    @contextlib.asynccontextmanager
+    async def _place(self) -> AsyncIterator[contextlib.AsyncExitStack]:
+        """Wait for a place, and hold it until the end, or until `_begin` takes it over for the connection.
+
+        If the place were given back in between, the next `accept` could take it, and the connection would wait.
+        """
+        async with contextlib.AsyncExitStack() as place:
+            await place.enter_async_context(self._places)
+            yield place
+
+    def _begin(self, connection: DoorConnection | PlainSocket, place: contextlib.AsyncExitStack) -> None:
+        task = asyncio.create_task(self._serve_one(connection, place.pop_all()))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve_one(self, connection: DoorConnection | PlainSocket) -> None:
-        async with self._places:
+    async def _serve_one(
+        self, connection: DoorConnection | PlainSocket, place: contextlib.AsyncExitStack
+    ) -> None:
+        async with place:
             try:
                 await self._serve(connection)
             except (ConnectionError, SandboxLostError):

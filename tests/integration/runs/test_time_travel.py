@@ -429,6 +429,18 @@ async def test_a_loaded_run_steps_as_long_as_a_person_did_not_continue_it(tmp_pa
 
 
 @awaited
+async def test_the_text_of_the_reply_that_submits_is_the_answer_also_after_a_resume(
+    box: Sandbox, tmp_path: Path
+) -> None:
+    run = await played_in(box, tmp_path, [turn(bash("true")), {"text": "It is 3.", **SUBMIT}])
+    assert run.answer == "It is 3."
+    await run.rewind(2, before="call")
+    await run.resume()
+    assert (run.stop_reason, run.answer) == ("submitted", "It is 3.")
+    same_as_loaded(run)
+
+
+@awaited
 async def test_skip_and_observe_on_a_run_that_stands_still(box: Sandbox, tmp_path: Path) -> None:
     run = await talked(box, tmp_path, 3)
     await run.rewind(2, before="call")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -37,6 +38,14 @@ def kept(run: Run) -> dict[str, str]:
     return {name: file.read_text() for name, file in run.files.items()}
 
 
+def recorded(run: Run) -> dict[str, str]:
+    return {name: event.sha256 for name, event in run.trajectory.artifacts.items()}
+
+
+def digests(files: dict[str, str]) -> dict[str, str]:
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in files.items()}
+
+
 @pytest.mark.alike
 def test_files_of_the_output_go_back_with_the_run(tmp_path: Path, isolation: str) -> None:
     async def with_its_sandbox() -> Path:
@@ -50,7 +59,9 @@ def test_files_of_the_output_go_back_with_the_run(tmp_path: Path, isolation: str
                 assert kept(run) == STATES[3]
             await run.rewind(1, "conversation")
             assert kept(run) == STATES[3]  # the sandbox has them still
+            assert recorded(run) == recorded(Run.load(run.folder)) == digests(STATES[3])
             await run.undo()
+            assert recorded(run) == digests(STATES[3])
             fork = await run.fork(2)
             assert (kept(fork), kept(run)) == (STATES[2], STATES[3])
             await fork.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,19 @@ def test_a_number_for_each_layer_counts_as_its_largest(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_no_model_is_refused_in_one_sentence(data: bytes, said: str, tmp_path: Path) -> None:
     assert said in refusal(written(tmp_path, data))
+
+
+@pytest.mark.parametrize("values", [{}, VALUES], ids=["only the split", "facts"])
+def test_a_part_that_is_not_the_first_names_the_first(values: Mapping[str, object], tmp_path: Path) -> None:
+    """Such a part usually has the numbers of the split, and no facts about the model."""
+    second = tmp_path / "big-00002-of-00003.gguf"
+    second.write_bytes(gguf_bytes({**values, "split.no": 1, "split.count": 3}))
+    assert "is file 2 of 3 files of a model: name the first, big-00001-of-00003.gguf" in refusal(second)
+
+
+def test_the_first_of_several_files_is_read(tmp_path: Path) -> None:
+    data = gguf_bytes({**VALUES, "split.no": 0, "split.count": 3})
+    assert read_header(written(tmp_path, data)).parts == 3
 
 
 def test_a_file_that_was_cut_anywhere_before_its_last_tensor_is_refused(tmp_path: Path) -> None:

@@ -75,6 +75,31 @@ def test_prices_of_the_hours_in_which_a_provider_is_cheaper(monkeypatch: pytest.
     assert costs == [10, 5, 10, 5, 5]
 
 
+@pytest.mark.parametrize("weekdays", [None, [4]])
+@pytest.mark.parametrize(
+    ("hours", "cheap"),
+    [
+        ("22:00-06:00", "00:00 00:29 05:59 22:00 23:59"),
+        (["12:00-13:00", "16:30-00:30"], "00:00 00:29 12:00 16:30 21:59 22:00 23:59"),
+        ("07:00-07:00", "00:00 00:29 05:59 06:00 12:00 16:30 21:59 22:00 23:59"),
+    ],
+)
+def test_cheaper_hours_may_pass_over_midnight(
+    hours: str | list[str], cheap: str, weekdays: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Thursday, with hours for this day or, without a window, for every day."""
+    window = {"hours_utc": hours, "weekdays": weekdays}
+    pricing = {"input_cost_per_token": 1.0} | ({"windows": [window]} if weekdays else {"hours_utc": hours})
+    row = {"litellm_provider": "deepseek", "input_cost_per_token": 2.0, "off_peak_pricing": pricing}
+    monkeypatch.setitem(models_of_list(), "deepseek/m", row)
+    usage, route = Usage(prompt_tokens=1), Route("deepseek/m", "deepseek", True)
+    times = ["00:00", "00:29", "05:59", "06:00", "12:00", "16:30", "21:59", "22:00", "23:59"]
+    at = [datetime.fromisoformat(f"2026-11-26T{time}+00:00") for time in times]
+    assert [
+        time for time, now in zip(times, at, strict=True) if cost(route, usage, now) == 1
+    ] == cheap.split()
+
+
 @pytest.mark.parametrize(("setting", "value"), [("temperature", 0.3), ("temperature", 1), ("top_p", 0.9)])
 def test_the_accepted_settings_are_those_of_litellm(setting: str, value: float) -> None:
     litellm = backend()

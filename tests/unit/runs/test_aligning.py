@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +59,20 @@ def test_three_runs_and_an_empty_one() -> None:
 def test_steps_that_the_first_run_lacks_are_aligned_with_each_other() -> None:
     assert shape(steps("ab"), steps("axyb"), steps("ayb")) == ["aaas", "-x-c", "-yyc", "bbbs"]
     assert shape(steps("a"), steps("axy"), steps("ay"), steps("axy")) == ["aaaas", "-x-xc", "-yyyc"]
+
+
+def long_output(hidden: str, file: str, *, truncated: bool = False) -> list[Step]:
+    """A step whose output the model saw without its middle."""
+    said = f"a\n[... 900 of 902 lines left out here (2900 bytes in all); all of it is in {file} ...]\nz"
+    stdout = ev.Blob(sha256=hidden * 64, size=2900)
+    result = ev.CallFinished(step=1, call_id="c", observation=said, stdout=stdout, truncated=truncated)
+    return [Step(1, calls=[Call("c", "execute_bash", "{}", {}, result=result)], replied=True)]
+
+
+def test_long_outputs_are_compared_as_recorded_and_without_the_names_of_their_files() -> None:
+    one = long_output("1", "/tmp/llm-sandbox/12ab34cd.stdout")
+    assert shape(one, long_output("1", "/tmp/llm-sandbox/98fe76dc.stdout")) == ["ccs"]
+    assert shape(one, long_output("2", "/tmp/llm-sandbox/98fe76dc.stdout")) == ["ccr"]
 
 
 @given(st.lists(st.text("abc", max_size=6), min_size=2, max_size=4))
@@ -131,3 +146,13 @@ def test_how_runs_ended_is_said_in_words() -> None:
     assert "First difference: step 2." in text
     assert "no such step" in text
     assert str(compare_runs([failed, failed], ["one", "two"])).count("Every step is the same.") == 1
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+def test_where_output_was_not_recorded_the_comparison_says_so(truncated: bool) -> None:
+    runs = [run_of("ab", "x", "1") for _ in range(2)]
+    for run in runs:
+        run.steps[0].calls[0].result.truncated = truncated  # type: ignore[union-attr]
+    text = str(compare_runs(runs, ["one", "two"]))
+    assert "Every step is the same." in text
+    assert ("In step 1, only the recorded part of the output is compared." in text) == truncated

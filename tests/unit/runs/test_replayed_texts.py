@@ -37,6 +37,7 @@ def run_of(folder: Path, observation: str) -> Run:
         ("'/x/llm-sandbox-a1/tmp/llm-sandbox/12ab.stdout'", "'/x/llm-sandbox-b2/tmp/llm-sandbox/34cd.stdout'", True),
         ("all is in /tmp/llm-sandbox/12ab.stderr", "all is in /var/spill/34cd.stderr", True),
         ("all is in /tmp/llm-sandbox/12ab.stderr a/b", "all is in /tmp/llm-sandbox/34cd.stderr a/b", True),
+        ("all is in /tmp/llm-sandbox/7-18ab.out", "all is in /tmp/llm-sandbox/9-18cd.out", True),
         ("a/b", "a/c", False),
         ("/" * 1_000_000, "/llm-sandbox-" * 100_000, False),
     ],

@@ -18,6 +18,7 @@ from support import eventually
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.network import door
 from llm_sandbox_nb.sandbox.network.streams import ClosableStream
+from llm_sandbox_nb.sandbox.protocol.frames import Kind
 
 
 class Told:
@@ -130,6 +131,60 @@ def test_more_than_it_serves_at_once_wait(listener: socket.socket) -> None:
 
     asyncio.run(whole())
     assert most == 3
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_as_many_are_served_as_the_limit_says_before_another_one_connects(
+    listener: socket.socket, at_once: int
+) -> None:
+    async def whole() -> None:
+        with sent(listener.fileno()) as outside:
+            taken = await door.take_listener(CHANNEL, outside)
+        served = door.Door(CHANNEL, echo, listener=taken, at_once=at_once)
+        programs = [await asyncio.open_connection(*listener.getsockname()) for _ in range(at_once)]
+        for reader, writer in reversed(programs):
+            writer.write(b"hello")
+            writer.write_eof()
+            assert await reader.read() == b"hello"
+            writer.close()
+        await served.close()
+
+    asyncio.run(whole())
+
+
+class Forwarding:
+    """A channel whose executor has a program for each of the first `programs` requests."""
+
+    lost = None
+
+    def __init__(self, programs: int) -> None:
+        self.programs, self.requests = programs, 0
+
+    async def call(self, params: dict[str, Any], *, body: object, sink: Any) -> dict[str, Any]:
+        assert params == {"op": "connection"}
+        self.requests += 1
+        if self.requests <= self.programs:
+            sink(Kind.STDERR, b"begun")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def test_a_limit_of_forwarded_connections_counts_their_requests() -> None:
+    """A server limits requests, so requests that wait for a program count too."""
+    serving: list[ClosableStream] = []
+
+    async def hold(client: ClosableStream) -> None:
+        serving.append(client)
+        await asyncio.Event().wait()
+
+    async def whole() -> None:
+        channel: Any = Forwarding(programs=3)
+        served = door.Door(channel, hold, at_once=3)
+        await eventually(lambda: len(serving) == 3)
+        assert channel.requests == 3
+        await served.close()
+
+    asyncio.run(whole())
 
 
 async def opened_door(listener: socket.socket) -> door.Door:

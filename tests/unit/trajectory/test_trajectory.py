@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 from agent_scripts import check_messages
 
 from llm_sandbox_nb.trajectory import events as ev
@@ -129,3 +131,25 @@ def test_messages_of_a_stranger_may_lack_every_field() -> None:
     shown = ev.CallDecided(step=1, call_id="c", action="observe", observation="x")
     trajectory = Trajectory([*said, shown])
     assert list(trajectory.messages()) == [{}, {"role": "tool"}]
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [1], [{}], 7, {"a": 1}, [{"id": "b"}], [{"id": "b", "function": 3}],
+        [{"id": [], "function": {"name": "submit", "arguments": "{}"}}],
+        [{"id": "b", "function": {"name": "submit", "arguments": {}}}],
+    ],
+)  # fmt: skip
+def test_malformed_calls_of_a_stranger_are_not_sent_to_a_model(calls: Any) -> None:
+    sound = {"id": "a", "type": "function", "function": {"name": "submit", "arguments": "{}"}}
+    said = {"role": "assistant", "content": "Done."}
+
+    def sent(calls: Any) -> list[dict[str, Any]]:
+        reply = ev.ModelReplied(step=1, message={**said, "tool_calls": calls})
+        return list(Trajectory([reply]).messages(answer_open=True))
+
+    assert sent(calls) == [said]
+    if isinstance(calls, list):
+        assert sent([*calls, sound]) == sent([sound])
+        assert sent([sound])[0] == {**said, "tool_calls": [sound]}
