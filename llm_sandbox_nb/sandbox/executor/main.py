@@ -104,7 +104,7 @@ class Executor(HostPipe):
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         self.watch(wake_r, IN, lambda _: self.reap(wake_r))
         prctl(PR_SET_DUMPABLE, 0)
-        Crowd.expect()
+        Crowd.expect(self.after)
         if os.getpid() != 1:
             prctl(PR_SET_CHILD_SUBREAPER, 1)
 

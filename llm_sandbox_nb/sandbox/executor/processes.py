@@ -28,11 +28,11 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 COMMANDS_NICENESS = min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)
 MAX_PROC_BYTES = 4 * 1024 * 1024
 """Maximum bytes that are read of a file of /proc. A list of 40,000 memory mappings is about so long."""
-CROWD_ENTRIES = 200
-"""Minimum number of names in /proc in a crowd (see `Crowd`). About 140 of them are processes."""
-CROWD_RUNNING = 100
-"""Minimum number of runnable processes of the machine in a crowd (see `Crowd`). Among them, the executor gets about 1%
-of the time of a processor."""
+CROWD_THREADS = 100
+"""Minimum number of threads in a crowd (see `Crowd`). Among them, the executor gets about 1% of the time of a
+processor."""
+CONTINUE_SECONDS, CONTINUE_TIMES = 0.25, 64
+"""Interval and number of the signals that continue a crowd (see `Crowd.repeat_continue`)."""
 
 
 def prctl(option: int, value: int) -> None:
@@ -57,6 +57,11 @@ def identity_of(pid: int) -> tuple[int, int] | None:
     if len(fields) > 19 and (fields[0] not in b"ZX" or int(fields[17]) > 1):
         return int(fields[1]), int(fields[19])
     return None
+
+
+def thread_count(pid: int) -> int:
+    """Return the number of threads of a process, or 0 if the process has ended."""
+    return int((read_proc("/proc/%d/stat" % pid).rpartition(b")")[2].split()[17:18] or [b"0"])[0])
 
 
 def is_stopped(pid: int) -> bool:
@@ -168,10 +173,15 @@ class Crowd:
     stopped = False
     load = -1
     """Descriptor of /proc/loadavg. It is opened early, because each system call is slow in a crowd."""
+    repeats_left = 0
+    """Number of signals that will continue the crowd of the last call again."""
+    after: Callable[[float, Callable[[], None]], object] | None = None
+    """Function that calls another function in some seconds."""
 
     @classmethod
-    def expect(cls) -> None:
-        """Open the file that `is_here` will read."""
+    def expect(cls, after: Callable[[float, Callable[[], None]], object]) -> None:
+        """Open the file that `is_here` will read, and set `after`."""
+        cls.after = after
         try:
             cls.load = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -182,11 +192,13 @@ class Crowd:
         """Return True if this process is PID 1 of a namespace with a crowd."""
         if os.getpid() != 1:
             return False
-        # In a crowd that never sleeps, listing /proc would take seconds. So the number of runnable processes, which is
-        # in /proc/loadavg, is checked first.
-        if cls.load >= 0 and int(os.pread(cls.load, 128, 0).split()[3].partition(b"/")[0]) >= CROWD_RUNNING:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        if len(pids) >= CROWD_THREADS:
             return True
-        return len(os.listdir("/proc")) >= CROWD_ENTRIES
+        # The number of runnable threads in /proc/loadavg is that of the machine, with all other sandboxes.
+        if cls.load >= 0 and int(os.pread(cls.load, 128, 0).split()[3].partition(b"/")[0]) < CROWD_THREADS:
+            return False
+        return sum(map(thread_count, pids)) >= CROWD_THREADS
 
     @classmethod
     def call_stopped(cls, action: Callable[[], Any]) -> Any:
@@ -200,6 +212,27 @@ class Crowd:
         finally:
             cls.stopped = False
             cls.signal_all(signal.SIGCONT)
+            waiting, cls.repeats_left = cls.repeats_left, CONTINUE_TIMES
+            if not waiting:
+                cls.repeat_continue()
+
+    @classmethod
+    def repeat_continue(cls) -> None:
+        """Continue all processes again in `CONTINUE_SECONDS`, for several seconds in all.
+
+        If a process forks before SIGSTOP and until after SIGCONT, its child begins as a stopped process. The kernel
+        passes SIGSTOP on to the child, but not SIGCONT, because processes without a handler ignore SIGCONT.
+        """
+
+        def repeat() -> None:
+            if not cls.stopped:
+                cls.signal_all(signal.SIGCONT)
+            cls.repeats_left -= 1
+            if cls.repeats_left:
+                cls.repeat_continue()
+
+        if cls.after:
+            cls.after(CONTINUE_SECONDS, repeat)
 
     @staticmethod
     def signal_all(number: int) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support import until
 
+from llm_sandbox_nb.sandbox.executor import processes
 from llm_sandbox_nb.sandbox.executor.event_loop import EventLoop
-from llm_sandbox_nb.sandbox.executor.processes import Crowd, kill_all
+from llm_sandbox_nb.sandbox.executor.processes import Crowd, children_of, is_stopped, kill_all
 
 
 @pytest.fixture
@@ -22,20 +26,83 @@ def signals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[in
     load.write_text("190.07 80.10 41.44 512/900 10044\n")
     monkeypatch.setattr(os, "getpid", lambda: 1)
     monkeypatch.setattr(Crowd, "signal_all", sent.append)
+    monkeypatch.setattr(Crowd, "after", None)
+    monkeypatch.setattr(Crowd, "repeats_left", 0)
     monkeypatch.setattr(Crowd, "load", os.open(load, os.O_RDONLY))
+    monkeypatch.setattr(os, "listdir", lambda _: [*map(str, range(1, 301)), "loadavg"])
     yield sent
     os.close(Crowd.load)
 
 
 @pytest.mark.parametrize(
-    ("running", "names", "crowd"), [(512, 5, True), (99, 5, False), (99, 300, True), (0, 300, True)]
+    ("running", "pids", "threads", "crowd"),
+    [
+        pytest.param(512, 5, 1, False, id="other sandboxes have the threads"),
+        pytest.param(512, 5, 40, True, id="threads of few processes"),
+        pytest.param(99, 5, 40, False, id="threads that sleep"),
+        pytest.param(0, 300, 1, True, id="processes"),
+    ],
 )
-def test_a_crowd_is_one_that_runs_or_one_that_is_listed(
-    running: int, names: int, crowd: bool, signals: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_crowd_has_many_processes_or_running_threads_of_this_sandbox(
+    running: int,
+    pids: int,
+    threads: int,
+    crowd: bool,
+    signals: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "loadavg").write_text(f"0.07 0.10 0.44 {running}/900 10044\n")
-    monkeypatch.setattr(os, "listdir", lambda _: list(map(str, range(names))))
+    monkeypatch.setattr(os, "listdir", lambda _: [*map(str, range(pids)), *("loadavg", "stat")])
+    monkeypatch.setattr(processes, "thread_count", lambda pid: threads)
     assert Crowd.is_here() is crowd
+
+
+FORKING = """
+import os
+while True:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def test_child_that_was_born_between_the_signals_does_not_stay_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repeats: list[Callable[[], None]] = []
+    forking = subprocess.Popen([sys.executable, "-I", "-S", "-c", FORKING], start_new_session=True)
+    monkeypatch.setattr(Crowd, "is_here", lambda: True)
+    monkeypatch.setattr(Crowd, "signal_all", lambda number: os.killpg(forking.pid, number))
+    monkeypatch.setattr(Crowd, "after", lambda seconds, repeat: repeats.append(repeat))
+    stopped: list[int] = []
+    try:
+        for _ in range(100_000):  # about one child in a thousand
+            repeats.clear()
+            monkeypatch.setattr(Crowd, "repeats_left", 0)
+            Crowd.call_stopped(lambda: None)
+            if stopped := [pid for pid in children_of(forking.pid) if is_stopped(pid)]:
+                break
+        assert stopped
+        repeats[0]()
+        until(lambda: not is_stopped(stopped[0]))
+        assert len(repeats) == 2
+    finally:
+        os.killpg(forking.pid, signal.SIGKILL)
+        forking.wait()
+
+
+def test_signals_that_continue_a_crowd_end_and_begin_anew_after_the_next_stop(signals: list[int]) -> None:
+    loop = EventLoop()
+    Crowd.after = loop.after
+    Crowd.call_stopped(lambda: None)
+    loop.timers[0].action()
+    Crowd.call_stopped(loop.timers[1].action)
+    assert signals == [signal.SIGSTOP, signal.SIGCONT] + [signal.SIGCONT] + [signal.SIGSTOP, signal.SIGCONT]
+    for number in range(2, 2 + processes.CONTINUE_TIMES):
+        loop.timers[number].action()
+    assert (len(loop.timers), len(signals)) == (2 + processes.CONTINUE_TIMES, 5 + processes.CONTINUE_TIMES)
 
 
 def test_a_process_that_is_not_the_first_of_a_namespace_stops_nobody(
