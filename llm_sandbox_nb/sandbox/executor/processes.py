@@ -28,8 +28,10 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 COMMANDS_NICENESS = min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)
 MAX_PROC_BYTES = 4 * 1024 * 1024
 """Maximum bytes that are read of a file of /proc. A list of 40,000 memory mappings is about so long."""
-CROWD_THREADS = 100
-"""Minimum number of threads in a crowd (see `Crowd`). Among them, the executor gets about 1% of the time of a
+CROWD_ENTRIES = 200
+"""Minimum number of names in /proc in a crowd (see `Crowd`). About 140 of them are processes."""
+CROWD_RUNNING = 100
+"""Minimum number of runnable threads in a crowd (see `Crowd`). Among them, the executor gets about 1% of the time of a
 processor."""
 CONTINUE_SECONDS, CONTINUE_TIMES = 0.25, 64
 """Interval and number of the signals that continue a crowd (see `Crowd.repeat_continue`)."""
@@ -57,11 +59,6 @@ def identity_of(pid: int) -> tuple[int, int] | None:
     if len(fields) > 19 and (fields[0] not in b"ZX" or int(fields[17]) > 1):
         return int(fields[1]), int(fields[19])
     return None
-
-
-def thread_count(pid: int) -> int:
-    """Return the number of threads of a process, or 0 if the process has ended."""
-    return int((read_proc("/proc/%d/stat" % pid).rpartition(b")")[2].split()[17:18] or [b"0"])[0])
 
 
 def is_stopped(pid: int) -> bool:
@@ -192,13 +189,16 @@ class Crowd:
         """Return True if this process is PID 1 of a namespace with a crowd."""
         if os.getpid() != 1:
             return False
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-        if len(pids) >= CROWD_THREADS:
-            return True
-        # The number of runnable threads in /proc/loadavg is that of the machine, with all other sandboxes.
-        if cls.load >= 0 and int(os.pread(cls.load, 128, 0).split()[3].partition(b"/")[0]) < CROWD_THREADS:
-            return False
-        return sum(map(thread_count, pids)) >= CROWD_THREADS
+        # In a crowd that never sleeps, listing /proc would take seconds. So the numbers of /proc/loadavg are checked
+        # first. The runnable threads are those of the machine, with all other sandboxes, but the newest pid is that of
+        # this namespace: a namespace with a crowd has had at least as many pids.
+        if cls.load >= 0:
+            *_, threads, newest = os.pread(cls.load, 128, 0).split()
+            if int(newest) < CROWD_RUNNING:
+                return False
+            if int(threads.partition(b"/")[0]) >= CROWD_RUNNING:
+                return True
+        return len(os.listdir("/proc")) >= CROWD_ENTRIES
 
     @classmethod
     def call_stopped(cls, action: Callable[[], Any]) -> Any:

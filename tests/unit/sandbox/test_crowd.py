@@ -29,32 +29,30 @@ def signals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[in
     monkeypatch.setattr(Crowd, "after", None)
     monkeypatch.setattr(Crowd, "repeats_left", 0)
     monkeypatch.setattr(Crowd, "load", os.open(load, os.O_RDONLY))
-    monkeypatch.setattr(os, "listdir", lambda _: [*map(str, range(1, 301)), "loadavg"])
     yield sent
     os.close(Crowd.load)
 
 
 @pytest.mark.parametrize(
-    ("running", "pids", "threads", "crowd"),
+    ("running", "newest", "names", "crowd"),
     [
-        pytest.param(512, 5, 1, False, id="other sandboxes have the threads"),
-        pytest.param(512, 5, 40, True, id="threads of few processes"),
-        pytest.param(99, 5, 40, False, id="threads that sleep"),
-        pytest.param(0, 300, 1, True, id="processes"),
+        pytest.param(512, 600, 5, True, id="runnable threads"),
+        pytest.param(512, 40, 5, False, id="runnable threads of other sandboxes"),
+        pytest.param(99, 600, 5, False, id="few"),
+        pytest.param(0, 600, 300, True, id="processes that sleep"),
     ],
 )
-def test_crowd_has_many_processes_or_running_threads_of_this_sandbox(
+def test_crowd_is_one_that_runs_or_one_that_is_listed(
     running: int,
-    pids: int,
-    threads: int,
+    newest: int,
+    names: int,
     crowd: bool,
     signals: list[int],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "loadavg").write_text(f"0.07 0.10 0.44 {running}/900 10044\n")
-    monkeypatch.setattr(os, "listdir", lambda _: [*map(str, range(pids)), *("loadavg", "stat")])
-    monkeypatch.setattr(processes, "thread_count", lambda pid: threads)
+    (tmp_path / "loadavg").write_text(f"0.07 0.10 0.44 {running}/900 {newest}\n")
+    monkeypatch.setattr(os, "listdir", lambda _: list(map(str, range(names))))
     assert Crowd.is_here() is crowd
 
 
@@ -93,15 +91,17 @@ def test_child_that_was_born_between_the_signals_does_not_stay_stopped(
         forking.wait()
 
 
-def test_signals_that_continue_a_crowd_end_and_begin_anew_after_the_next_stop(signals: list[int]) -> None:
+def test_signals_that_continue_a_crowd_end_and_begin_anew_after_the_next_stop(
+    signals: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     loop = EventLoop()
-    Crowd.after = loop.after
+    monkeypatch.setattr(Crowd, "after", loop.after)
     Crowd.call_stopped(lambda: None)
-    loop.timers[0].action()
-    Crowd.call_stopped(loop.timers[1].action)
-    assert signals == [signal.SIGSTOP, signal.SIGCONT] + [signal.SIGCONT] + [signal.SIGSTOP, signal.SIGCONT]
+    loop.call(loop.timers[:1])
+    Crowd.call_stopped(lambda: loop.call(loop.timers[1:2]))
+    assert signals == [signal.SIGSTOP, signal.SIGCONT, signal.SIGCONT, signal.SIGSTOP, signal.SIGCONT]
     for number in range(2, 2 + processes.CONTINUE_TIMES):
-        loop.timers[number].action()
+        loop.call(loop.timers[number : number + 1])
     assert (len(loop.timers), len(signals)) == (2 + processes.CONTINUE_TIMES, 5 + processes.CONTINUE_TIMES)
 
 
