@@ -160,6 +160,12 @@ def no_engine(where: str, error: BaseException) -> IsolationUnavailableError:
             f"This user may not use the Docker engine at {where}: join the group `docker` and log in again, "
             f"or set DOCKER_HOST to an engine of your own."
         )
+    if "timed out" in text.lower():
+        # https://github.com/moby/moby/issues/46661, seen with Docker 20.10 and 64 sandboxes
+        return IsolationUnavailableError(
+            f"The Docker engine at {where} does not answer: wait until it has less work, or restart it (Docker before "
+            "23 can freeze while many containers start and end at once)."
+        )
     # Libraries wrap the system's message in names of classes. Show only the system's message.
     found = re.search(r"\[Errno \d+\] ([\w ]+)|Error\(\d+, '([\w ]+)'", text)
     reason = (found[1] or found[2]).lower() if found else text[:200]

@@ -80,7 +80,7 @@ def mute_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_engine_that_does_not_answer() -> None:
     with pytest.raises(IsolationUnavailableError) as caught:
         engine_version(timeout=1)  # a time-out is what is tested: no answer ever comes
-    one_sentence(caught.value)
+    assert "does not answer: wait until it has less work, or restart it" in one_sentence(caught.value)
 
 
 def test_docker_host_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
