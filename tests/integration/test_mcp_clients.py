@@ -185,6 +185,8 @@ def test_an_output_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
 
 
 def test_a_notebook_that_is_not_open_is_said(tmp_path: Path) -> None:
-    client = Stdio(tmp_path, "--notebook", "a.ipynb")
-    code, errors = client.end()
-    assert (code, "%sandbox mcp" in errors) == (2, True)
+    notebook = tmp_path / "a.ipynb"
+    for said in ("does not exist; check the path", "%sandbox mcp"):
+        code, errors = Stdio(tmp_path, "--notebook", str(notebook)).end()
+        assert (code, said in errors) == (2, True)
+        notebook.touch()
