@@ -109,9 +109,7 @@ class ContextWindow:
             meter.conversation = max(meter.conversation, error.prompt_tokens)
         elif meter.context is None:  # the limit is unknown, but less than the request needs
             self._keep(math.ceil(meter.conversation * 0.9), "refusal")
-        elif (
-            known == meter.context
-        ):  # the error names no other limit, so the estimate of the tokens was too low
+        elif known == meter.context:  # no new limit, so the estimate of the tokens was too low
             meter.conversation = max(meter.conversation, meter.context)
         if (limit := meter.context) is None:
             return False
