@@ -154,7 +154,9 @@ def _add_setup(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser
     build.add_argument("--force", action="store_true", help="ignore the cache of earlier builds")
     pull = actions.add_parser("pull", help="pull an image from its registry")
     pull.add_argument("image", metavar="IMAGE")
-    listing = actions.add_parser("list", help="list the images of this package on this engine")
+    listing = actions.add_parser(
+        "list", help="list the Docker engine's images that this package has built or that have its name"
+    )
     check = actions.add_parser("check", help="check if an image can be used as a sandbox")
     check.add_argument(
         "image", metavar="IMAGE", nargs="?", help="the image to check (default: the image of this package)"

@@ -369,7 +369,7 @@ def _dsml(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     return (calls, end_block.end()) if calls and end_block else _whole(calls, place)
 
 
-# --- MiniMax, Step: <invoke name=""> ---
+# --- MiniMax, Step (a family of models): <invoke name=""> ---
 
 _INVOKE = re.compile(r"<(?:steptml:)?invoke name=[\"']?([^\"'>\n]{1,128})[\"']?>")
 _INVOKE_KEY = re.compile(r"\s*+<(?:steptml:)?parameter name=[\"']?([^\"'>\n]{1,200})[\"']?>")

@@ -59,8 +59,9 @@ def page_cell(shell: Any) -> PageCell | None:
         "id": str(metadata.get("cellId") or ""),
         "request": str(header.get("msg_id") or ""),
         "client": str(header.get("session") or ""),
-        "count": len(shell.history_manager.input_hist_parsed)
-        - 1,  # some versions of the shell have already counted this cell
+        # The history begins with an empty entry. `execution_count` is not used, because some versions of the shell have
+        # already increased it for this cell.
+        "count": len(shell.history_manager.input_hist_parsed) - 1,
     }
 
 

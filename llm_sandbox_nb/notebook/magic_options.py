@@ -111,7 +111,8 @@ def with_variables(words: Sequence[str], namespace: Mapping[str, Any]) -> list[s
     Words with blanks, and the words after `--break`, are texts and expressions, so they stay unchanged.
 
     Raises:
-        SandboxInputError: if a word names a missing variable, or a variable that holds neither text nor a number.
+        SandboxInputError: if a whole word is the name of a missing variable, or if a variable holds neither text, a
+            path nor a number. A missing variable in a longer word stays unchanged.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -124,7 +125,7 @@ def with_variables(words: Sequence[str], namespace: Mapping[str, Any]) -> list[s
         if not isinstance(found, str | int | float | os.PathLike):
             kind = type(found).__name__
             raise SandboxInputError(
-                f"{match[0]} is a {kind}, neither text nor a number: name it without $ and braces."
+                f"{match[0]} is a {kind}, neither text, a path nor a number: name it without $ and braces."
             )
         return str(found)
 

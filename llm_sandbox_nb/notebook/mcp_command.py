@@ -66,8 +66,7 @@ class McpCommand:
         """Execute the command; `rest` holds the words after `%sandbox mcp`.
 
         Raises:
-            SandboxUsageError, SandboxInputError, InputError, SandboxError: if the command fails; nothing was
-                opened.
+            SandboxUsageError, SandboxInputError, InputError, SandboxError: if the command fails.
         """
         words = split_words(USAGE, rest, 0, 5)
         keeper = self.background.run(self.sandboxes.keeper())

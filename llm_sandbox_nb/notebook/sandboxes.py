@@ -158,7 +158,10 @@ Connect = Callable[[], Awaitable[SandboxKeeper | None]]
 
 
 class NotebookSandboxes:
-    """A `SandboxKeeper` for the magics. The first use decides between server and kernel as the owner."""
+    """A `SandboxKeeper` for the magics. Its first use decides whether the Jupyter server or this kernel owns sandboxes.
+
+    After nothing but `prepare`, `reconsider` may change the decision.
+    """
 
     def __init__(self, connect: Connect | None = None) -> None:
         self._connect = connect

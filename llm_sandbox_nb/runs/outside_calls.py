@@ -83,7 +83,7 @@ class OutsideCalls:
     ) -> None:
         """Create the dispatcher. `starter` executes the runs of `start_run`. None means that no run can be started."""
         self.agents = {agent.name: agent}
-        """The main sandbox and its forks, by their names."""
+        """The agents of the main sandbox and of its forks, by the names of these sandboxes."""
         self._main = agent
         self._follow_fork = follow_fork
         self._started = StartedRuns(starter)

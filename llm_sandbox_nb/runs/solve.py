@@ -300,7 +300,7 @@ def _isolation(sandbox: Sandbox | Awaitable[Sandbox] | None, asked: str) -> str 
 
 
 def _starting_files(files_of: Run | tuple[Run, int] | None) -> tuple[StartingFiles | None, dict[str, str]]:
-    """Return the first files of the sandbox, and a setting for the record that names their origin."""
+    """Return the starting files of the sandbox, and for the record the setting `files_of`: their run and step."""
     if files_of is None:
         return None, {}
     run, step = files_of if isinstance(files_of, tuple) else (files_of, 0)

@@ -1,6 +1,6 @@
 """The system-call filter (seccomp) of every Docker and bubblewrap sandbox, assembled without a library.
 
-The filter denies calls with which programs have escaped from sandboxes, and which sandboxes do not need. They concern
+The filter denies system calls that programs have used to escape from sandboxes and that no sandbox needs. They concern
 kernel keyrings, BPF, perf, userfaultfd, mounts, new namespaces, io_uring, kernel modules, and typing into other
 terminals. The filter also denies sockets of families other than Unix, IP and netlink, because a vsock reaches the
 hypervisor from any network namespace. All other calls are allowed.

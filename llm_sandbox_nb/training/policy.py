@@ -303,7 +303,7 @@ class PolicyModel:
 
     @classmethod
     def load(cls, folder: str | Path, *, temperature: float = 1.0) -> PolicyModel:
-        """Load the newest policy of a training, or the policy of a checkpoint. The policy samples in this process.
+        """Load the newest policy of a training, or the policy of a checkpoint. Replies are sampled in this process.
 
         Raises:
             RecordError, ConfigError: if the policy does not exist.

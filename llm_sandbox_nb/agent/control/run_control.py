@@ -454,7 +454,7 @@ class RunControl:
             return
         try:
             self._take_effect(decision)
-        except Exception as error:  # noqa: BLE001 - raised by `interruptible`
+        except Exception as error:  # noqa: BLE001 - kept here; `interruptible` raises it again
             self._failure = error
             self._interrupted.set()
 

@@ -1,4 +1,4 @@
-"""Table of the models that `local/NAME` can name: source, checksum, licence and memory of each model's file."""
+"""Table of the models that `local/NAME` can name: for each, its file's source and checksum, licence and memory."""
 
 from __future__ import annotations
 

@@ -153,7 +153,8 @@ def start_container(container: str, image: str) -> None:
 
     Raises:
         ImageError: if the image has no python3.
-        NetworkChangedError: if another process has removed or duplicated the network meanwhile.
+        NetworkChangedError: if another process has removed or duplicated the sandboxes' network since the container
+            was created.
         SandboxError: if the engine refuses the request.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError

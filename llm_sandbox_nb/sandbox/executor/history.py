@@ -231,7 +231,10 @@ class CheckpointRequest(HistoryRequest):
         self.finish(outcome)
 
     def cancel(self) -> None:
-        """Drop the result. The child still finishes the checkpoint, because killing the child would lose its memory."""
+        """Drop the result.
+
+        If the child has already begun the checkpoint, it finishes it: a killed child would lose its list of all files.
+        """
         if self in self.history.queue:
             self.abort()
         elif not self.silent:

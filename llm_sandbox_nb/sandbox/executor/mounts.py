@@ -64,8 +64,9 @@ class Epoch:
 
         A folder with the first ctime or a later ctime must be scanned. A file with the second ctime or a later ctime
         may differ from the image. 0 means that all must be examined. The second ctime is the start of the executor. The
-        first is earlier: the creation of the sandbox. Between these two times, the engine makes some folders. When a
-        command changes something in such a folder later, the ctimes of the folders above stay as they are.
+        first is earlier: the creation of the sandbox, because the engine makes some folders between these two times.
+        When a command changes something in such a folder later, the ctimes of the folders above stay as they are. So a
+        scan from the executor's start would not enter these folders.
         """
         start = self.start - self.back
         if mount.base == FILE_BASE:

@@ -181,7 +181,7 @@ class RestoredFolders:
     # --------------------------------------------------------------------------------------------- memory
 
     def remember_ctime(self, path: bytes) -> None:
-        """Remember the new status of a path after a change of its ctime, for example of a folder with new entries.
+        """Remember the new status of a path whose ctime this restore has changed, such as a folder with new entries.
 
         But forget a folder of the image, so that the next scan reports the folder and its content.
         """

@@ -31,7 +31,7 @@ _CONNECTION_BROKE_NOTICE = (
     "The connection to the Jupyter server broke during this command, and the command was ended. The server is "
     "connected again, with the same sandbox and files."
 )
-_MAX_TIME = 2**63  # seconds; a filesystem in memory keeps any 64-bit number
+_MAX_TIME = 2**63  # seconds; a file's time may be any 64-bit number on a filesystem in memory
 MAX_CHANGES = 10_000
 """Maximum number of changes that an executor may report at a time. An honest one reports far fewer."""
 _STREAMS: dict[int, StreamName] = {Kind.STDOUT: "stdout", Kind.STDERR: "stderr"}
@@ -152,7 +152,7 @@ def _field(answer: Mapping[str, Any], name: str, kind: type[_T], default: _T) ->
 
 
 def _seconds(value: object) -> float:
-    """Return a time in seconds. Raises ProtocolError for anything but a number, for NaN, and above `_MAX_TIME`."""
+    """Return a time in seconds. Raise ProtocolError unless `value` is a number from -`_MAX_TIME` to `_MAX_TIME`."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _MAX_TIME:
         raise ProtocolError("its answer has an invalid time")
     return float(value)

@@ -146,7 +146,7 @@ _TIMES = re.compile(
 
 
 def loop(evidence: Evidence) -> Iterator[Doubt]:
-    """The same command had the same error three times, or the same result four times, and no file changed."""
+    """The same command had the same error three times, or it had the same result four times and changed no file."""
     streak: list[list[Action]] = []
     for action in [*evidence.actions, None]:
         if action is not None and action.kind == "submit":

@@ -169,7 +169,7 @@ def test_variables_are_replaced_as_in_other_magics() -> None:
     ("line", "said"),
     [
         ("-m $modle", "The variable modle of $modle is not defined: define it first."),
-        ("-i $frame", "$frame is a list, neither text nor a number: name it without $ and braces."),
+        ("-i $frame", "$frame is a list, neither text, a path nor a number: name it without $ and braces."),
     ],
 )
 def test_a_variable_that_is_none_is_one_sentence(line: str, said: str) -> None:
