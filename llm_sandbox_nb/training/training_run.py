@@ -24,7 +24,14 @@ from llm_sandbox_nb.training.config import ConfigError, RolloutConfig, TrainingC
 from llm_sandbox_nb.training.data.questions import contains_words
 from llm_sandbox_nb.training.generation import BatchGenerator, Generated
 from llm_sandbox_nb.training.made_tasks import MADE, scripted_runs
-from llm_sandbox_nb.training.policy import Sampling, check_gguf, load_policy, needs_gguf, save_policy
+from llm_sandbox_nb.training.policy import (
+    Sampling,
+    bfloat16_is_slow,
+    check_gguf,
+    load_policy,
+    needs_gguf,
+    save_policy,
+)
 from llm_sandbox_nb.training.ray_rollouts import RayRollouts
 from llm_sandbox_nb.training.record import COMPLETE, END, START, TrainingRecord, step_figures
 from llm_sandbox_nb.training.rollouts import Rollout, RolloutSetting, RolloutWorkers, in_loop, sandbox_options
@@ -196,6 +203,10 @@ class TrainingRun:
 
         transformers_logging.disable_progress_bar()
         set_seed(self.config.seed)
+        if self.config.model.dtype == "bfloat16" and bfloat16_is_slow(self.config.device):
+            self.say(
+                "This CPU computes bfloat16 slowly: --set model.dtype=float32 makes the training several times faster"
+            )
         model, tokenizer = self._start_policy()
         self._chat = self._chat_tokens(tokenizer)
         setting = RolloutSetting(

@@ -414,7 +414,7 @@ def kill_waiting(proc: Path = Path("/proc")) -> list[int]:
 
 
 def _waits_for_nobody(process: Path) -> bool:
-    """Return True for a child process of bubblewrap that waits for its parent's signal to begin, but the parent is dead.
+    """Return True for a child process of bubblewrap that still waits for its parent, although the parent has died.
 
     Such a process has the command line of a sandbox of this package. It is the first in its process namespace. It is
     still named `bwrap`, because it has not executed the sandbox's program yet. Its present parent is not `bwrap`.

@@ -11,7 +11,7 @@ from gguf_files import VALUES, gguf_bytes
 from llm_sandbox_nb.model.local.source import find_source
 from llm_sandbox_nb.model.local.store import Stop
 from llm_sandbox_nb.training.config import ConfigError, load_config
-from llm_sandbox_nb.training.policy import check_gguf, needs_gguf, weights_digest
+from llm_sandbox_nb.training.policy import bfloat16_is_slow, check_gguf, needs_gguf, weights_digest
 from llm_sandbox_nb.training.training_run import TrainingRun
 
 
@@ -81,3 +81,14 @@ def test_the_digest_of_a_file_changes_with_its_weights(file: Path) -> None:
     file.write_bytes(gguf_bytes()[:-1] + b"\1")
     assert weights_digest(str(file)) != before
     assert weights_digest("local/smollm2-135m") == "local/smollm2-135m"
+
+
+@pytest.mark.parametrize(
+    ("flags", "slow"),
+    [("avx2 fma", True), ("avx512f avx512_bf16", False), ("amx_tile amx_bf16", False), ("asimd bf16", False)],
+)
+def test_bfloat16_is_slow_on_a_cpu_without_its_instructions(tmp_path: Path, flags: str, slow: bool) -> None:
+    cpu = tmp_path / "cpuinfo"
+    cpu.write_text(f"flags\t\t: fpu {flags}\n")
+    assert bfloat16_is_slow("cpu", cpu) is slow
+    assert bfloat16_is_slow("cpu", tmp_path / "missing") is False
