@@ -87,6 +87,8 @@ class RemoteModel:
         self._reported: tuple[float, bool, int | None] = (-_REPORT_SECONDS, False, None)
         """Newest report of the context limit: the time of the report, True if the server had replied before it, and the
         limit in tokens."""
+        self._asking: asyncio.Future[int | None] | None = None
+        """Newest lookup of the context limit; it may still run."""
         self._importing: asyncio.Future[Any] | None = None
         self._listed_name: str | None = None
         """Name from the server's list, which is sent instead of `name`. None if `name` needs no correction."""
@@ -166,13 +168,24 @@ class RemoteModel:
             reported, replied, served = self._reported
             # Some servers load the model only for the first reply, and report the context limit only after it.
             if replied != self._habits.answered or time.monotonic() - reported >= _REPORT_SECONDS:
-                replied = self._habits.answered
-                served = await served_context(base, route.sent_name, key)
-                self._reported = time.monotonic(), replied, served
+                served = await self._ask_for_context(base, route.sent_name, key)
             if served is not None:
                 return ContextLimit(served, True)
         listed = context_window(route)
         return None if listed is None else ContextLimit(listed, False)
+
+    async def _ask_for_context(self, base: str, name: str, key: str | None) -> int | None:
+        """Ask the server for the context limit. Simultaneous runs of an event loop share one lookup."""
+
+        async def ask(answered: bool) -> int | None:
+            served = await served_context(base, name, key)
+            self._reported = time.monotonic(), answered, served
+            return served
+
+        asking = self._asking
+        if asking is None or asking.done() or asking.get_loop() is not asyncio.get_running_loop():
+            asking = self._asking = asyncio.ensure_future(ask(self._habits.answered))
+        return await asyncio.shield(asking)  # if one run is cancelled, the others still need the limit
 
     async def reply(
         self,

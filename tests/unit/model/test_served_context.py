@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -221,3 +222,22 @@ def test_a_report_counts_for_a_minute_and_until_the_first_reply(monkeypatch: pyt
         assert (requests(), requests()) == (5, 0)
         monkeypatch.setattr(remote_model, "_REPORT_SECONDS", 0.0)
         assert requests() == 5
+
+
+def test_runs_that_start_together_share_one_lookup() -> None:
+    """64 workers of a benchmark sent 320 requests for their first replies."""
+    answers = Answers({"/v1/models": OPENAI_LIST | {"data": [{"id": "own-model", "max_model_len": 5000}]}})
+
+    async def limits(model: Any) -> list[Any]:
+        asking = [asyncio.ensure_future(model.context_limit()) for _ in range(8)]
+        await asyncio.sleep(0)
+        asking[0].cancel()
+        return await asyncio.gather(*asking, return_exceptions=True)
+
+    with serving(answers) as url:
+        model = make_model("own-model", api_base=url)
+        cancelled, *others = run(limits(model))
+        assert isinstance(cancelled, asyncio.CancelledError)
+        assert others == [ContextLimit(5000, True)] * 7
+        assert len(answers.asked) == 1
+        assert asyncio.run(model.context_limit()) == ContextLimit(5000, True)  # in another event loop
