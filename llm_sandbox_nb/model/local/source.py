@@ -123,7 +123,7 @@ class HubSource:
         names = [self.file]
         if part := _PART_NAME.fullmatch(self.file):
             names = [f"{part[1]}-{number:05}-of-{part[3]}.gguf" for number in range(1, int(part[3]) + 1)]
-        return [fetch_hub_file(self.repository, name, stop) for name in names][0]
+        return [fetch_hub_file(self.repository, name, stop) for name in names][0]  # noqa: RUF015 - all are fetched
 
 
 Source = ListedSource | PathSource | HubSource
