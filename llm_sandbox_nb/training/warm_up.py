@@ -144,7 +144,7 @@ def imitate(
     )
     begun = time.monotonic()
 
-    class Progress(TrainerCallback):  # type: ignore[misc]
+    class _Progress(TrainerCallback):  # type: ignore[misc]
         """Callback that reports the progress."""
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
@@ -153,7 +153,7 @@ def imitate(
                 say(f"  step {state.global_step} of {state.max_steps}: loss {logs['loss']:.3f}, {seconds}")
 
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(Progress())
+    trainer.add_callback(_Progress())
     trainer.train()
     if config.model.lora.rank:
         trainer.model.merge_and_unload()
