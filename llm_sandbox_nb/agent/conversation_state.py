@@ -38,6 +38,8 @@ class ConversationState:
     """Number of the newest step that has a reply. 0 if there is no such step."""
     answer: str = ""
     """The answer with which the run had ended last. Empty if the run had not ended with an answer."""
+    submitted: bool = False
+    """True if the run was killed after it accepted a submission and before it recorded its end."""
 
 
 def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> ConversationState:
@@ -54,6 +56,23 @@ def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> Co
         fresh=trajectory.files is None and not worked(trajectory),
         step=replied[-1] if replied else 0,
         answer=(end.answer or "") if end is not None and end.stop_reason in ("submitted", "answered") else "",
+        submitted=not said and _submitted(trajectory),
+    )
+
+
+def _submitted(trajectory: Trajectory) -> bool:
+    step = trajectory.steps[-1] if trajectory.steps else None
+    if (
+        step is None or trajectory.status.ready_at is not None
+    ):  # after a rewind, a person wants the run to continue
+        return False
+    for event in reversed(trajectory.path):
+        if isinstance(event, ev.CallFinished):
+            break
+        if isinstance(event, ev.RunFinished | ev.MessageAdded):
+            return False
+    return any(
+        ends_run(call.tool) and call.result is not None and not call.result.error for call in step.calls
     )
 
 

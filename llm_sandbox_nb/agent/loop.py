@@ -58,6 +58,8 @@ class Loop:
         text = TextMode(load_text_form(spec.prompts.text_form), self.tools)
         self.form = CallForm(spec.tool_calls, text, self.recorder, self.meter)
         self.window = ContextWindow(spec.context, self.recorder, self.meter)
+        self._submitted = False
+        """True if the restored conversation ends with an accepted submission."""
         self._given_before: Mapping[str, str] = {}
         """Observations that a person has given for open calls of a restored conversation."""
         self._request_seconds = 0.0
@@ -106,7 +108,7 @@ class Loop:
         """Continue a conversation. `run` executes the open calls of the conversation first."""
         self._begin_conversation()
         self.conversation.restore(state)
-        self._given_before = state.given
+        self._submitted, self._given_before = state.submitted, state.given
         self.window.restore()
         self.meter.next_turn()
 
@@ -118,6 +120,8 @@ class Loop:
             SandboxLostError: if the sandbox died.
             Exception: if something else failed.
         """
+        if self._submitted:
+            await self.submission.repeat()
         if self.conversation.open_calls:
             await self.execution.execute(self._given_before)
             self._check_limits()

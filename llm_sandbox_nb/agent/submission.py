@@ -80,11 +80,16 @@ class Submission:
             return ""
         return self.check.observation(checked)
 
+    async def repeat(self) -> NoReturn:
+        """End a run that was killed after its submission was accepted. Check the result again."""
+        self.without_answer = bool(await self.reminder()) or self.without_answer
+        await self.end(StopRun("submitted"))
+
     async def end(self, ending: StopRun) -> NoReturn:
         """If the model gave an answer in its text or in a file, check the result once. Then raise `ending`."""
         if self.check is not None:
             workspace = await self.meter.in_time(asyncio.shield(self.workspace))
-            if ending.reason == "answered" or await workspace.answers.read():
+            if ending.reason in ("answered", "submitted") or await workspace.answers.read():
                 await self.refusal()
                 self.verdict = self.verdict or self.recorder.trajectory.checks[-1].verdict
         raise ending

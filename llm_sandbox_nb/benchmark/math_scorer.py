@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from llm_sandbox_nb.benchmark.normalisation import boxes, normalised, text_key
-from llm_sandbox_nb.benchmark.quantities import MONTHS, Quantity, cleaned, quantities
+from llm_sandbox_nb.benchmark.quantities import MONTHS, Quantity, cleaned, quantities, without_dollars
 from llm_sandbox_nb.benchmark.stated_answer import given_answers, stated_text, stated_values, without_remarks
 from llm_sandbox_nb.benchmark.text_scorers import Score
 
@@ -77,7 +77,7 @@ def math_equal(answer: str, gold: str) -> Score:
     If the gold answer is not mathematics, the two answers are compared as text.
     """
     gold, answer = normalised(gold), normalised(answer)
-    wanted = _without_dollars(", ".join(boxes(gold)) or gold)
+    wanted = without_dollars(", ".join(boxes(gold)) or gold)
     if not wanted:
         return Score(None, "the gold answer is empty")
     if is_mathematics(wanted):
@@ -104,12 +104,6 @@ def stated_mathematics(text: str) -> list[str]:
 
 def _result(stated: list[str], equal: bool) -> Score:
     return Score(float(equal), stated[-1].strip()[:200]) if stated else Score(0.0, "unparsable")
-
-
-def _without_dollars(text: str) -> str:
-    """Return the text without `$` around it. A `$` at only one end is a currency sign, and is kept."""
-    text = text.strip()
-    return text.strip("$").strip() if text.startswith("$") and text.endswith("$") else text
 
 
 @lru_cache(maxsize=1024)
@@ -191,7 +185,7 @@ def _mathematics(text: str) -> str | None:
 
 def _same(gold: str, stated: str) -> bool:
     """Return True if two texts are equal as quantities, as collections or as expressions."""
-    stated = _without_dollars(stated).rstrip(".")
+    stated = without_dollars(stated).rstrip(".")
     if _tight(gold) == _tight(stated):
         return True
     if stated.endswith("!") and not gold.endswith("!") and quantities(bare := stated.rstrip("!")):

@@ -120,7 +120,7 @@ def cleaned(text: str) -> str:
     r"""Simplify a formula.
 
     Spacing becomes single blanks, `\text{cm}` becomes `cm`, and commands such as `\%` become characters. `\left`,
-    `\right`, `\displaystyle` and the `$` at both ends are removed.
+    `\right`, `\displaystyle` and the `$` around formulas are removed.
     """
     text = (
         text.strip()
@@ -138,9 +138,19 @@ def cleaned(text: str) -> str:
     )
     text = _SPACING.sub(" ", re.sub(r"(?<=,)\s*\\!\s*|\\!", "", text))
     text = _TEXT.sub(r" \1", text)
-    if text.count("$") >= 2 and text.startswith("$") and text.endswith("$"):
-        text = text.strip("$")
-    return " ".join(text.split())
+    return " ".join(without_dollars(text).split())
+
+
+def without_dollars(text: str) -> str:
+    """Remove the `$` around a formula, or around each of several formulas: `$x$ and $y$` becomes `x and y`.
+
+    A `$` at only one end of the text is a currency sign, and is kept.
+    """
+    text = text.strip()
+    if len(text) < 2 or not text.startswith("$") or not re.search(r"(?<!\\)\$$", text):
+        return text
+    # the blank after a comma keeps `$10$,$200$` apart from the number 10,200
+    return re.sub(r"(?<!\\)\$", " ", re.sub(r"(?<!\\)\$\s*,", ", ", text)).strip()
 
 
 @lru_cache(maxsize=4096)

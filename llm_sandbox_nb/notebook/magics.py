@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core import magic, magic_arguments
 
+from llm_sandbox_nb.agent.errors import ControlError
 from llm_sandbox_nb.notebook.errors import SandboxUsageError, plain_errors
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
 from llm_sandbox_nb.notebook.magic_options import (
@@ -76,6 +77,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         self._preparation = IdlePreparation(self._background, self._sandboxes, self)
         if getattr(shell, "kernel", None) is not None:
             self._preparation.watch(shell.events)
+            shell.observe(self._stop_runs, "exit_now")
         EventLoops.cells_wait = True
         atexit.register(self._close)
         self._complete_with_tab()
@@ -83,6 +85,12 @@ class SandboxMagics(SandboxSettings, magic.Magics):
     def _reconsider_keeper(self, _: object) -> None:
         if self._background.started:
             self._background.run(self._sandboxes.reconsider())
+
+    def _stop_runs(self, _: object) -> None:
+        """Stop all runs, because the kernel ends."""
+        for run in self._recent:
+            with suppress(ControlError):  # the run is over
+                run.control.stop(source="kernel")
 
     subcommands: tuple[str, ...] = _SUBCOMMANDS
     """Words that may follow `%sandbox`."""
@@ -314,7 +322,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         return await connect_server()
 
     async def _close_all(self) -> None:
-        await self._outside.close()
+        await self._outside.close("kernel")
         await asyncio.gather(self._forks.close(), self._sandboxes.close())
 
     def _close(self) -> None:

@@ -329,12 +329,15 @@ class OpenSandbox:
         """Return True if outside agents can use this sandbox now."""
         return self._sandbox is sandbox and self._calls is not None and not self._calls.ended
 
-    async def close(self) -> bool:
-        """End the access. Return True if outside agents could use a sandbox. Call this in the background loop."""
+    async def close(self, source: str = "magic") -> bool:
+        """End the access. Return True if outside agents could use a sandbox. Call this in the background loop.
+
+        `source` is the recorded source of the decision.
+        """
         calls, self._sandbox, self._calls = self._calls, None, None
         was_open = calls is not None and not calls.ended
         if calls is not None:
-            await calls.close()
+            await calls.close(source)
         return was_open
 
 

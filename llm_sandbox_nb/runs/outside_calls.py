@@ -122,13 +122,13 @@ class OutsideCalls:
         """True if the run of the main sandbox has ended."""
         return self._main.ended
 
-    async def close(self) -> None:
-        """End all runs, and close the forks with their sandboxes."""
+    async def close(self, source: str = "mcp") -> None:
+        """End all runs, and close the forks with their sandboxes. `source` is the recorded source of the decision."""
         async with self._forking:
             for agent in self.agents.values():
                 if not agent.ended and agent.task is not None:
-                    agent.run.control.stop(source="mcp")
-            await self._started.close()
+                    agent.run.control.stop(source=source)
+            await self._started.close(source)
             tasks = [agent.task for agent in self.agents.values() if agent.task is not None]
             await asyncio.gather(*tasks, return_exceptions=True)
             for agent in self.agents.values():

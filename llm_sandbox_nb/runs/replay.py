@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -54,7 +55,10 @@ class Difference:
 
     step: int
     recorded: str = ""
-    """The recorded observations, without ignored parts. Empty if the observations of the replay are the same."""
+    """The recorded observations, without ignored parts. Empty if the replay has the same observations and outputs.
+
+    If only the part of an output differs that the model was not shown, this is the first differing line of the output.
+    """
     now: str = ""
     files: tuple[str, ...] = ()
     """Paths that differ after this step, and did not differ after an earlier step."""
@@ -79,7 +83,7 @@ class ReplayReport(AwaitableResult, Generic[R]):
     """Number of replayed steps."""
     differences: list[Difference] = field(default_factory=list)
     note: str = ""
-    """Remark on files that were not compared, with the reason. Empty if all files were compared."""
+    """Remark on files and outputs that were not compared, with the reason. Empty if all were compared."""
 
     @property
     def ok(self) -> bool:
@@ -254,9 +258,16 @@ def report(run: R, new: R, patterns: list[re.Pattern[str]], ignore_files: tuple[
     later = {step.number: step for step in new.steps}
     known: set[str] = set()
     others: set[str] = set()
+    cut: int | None = None
     for number, step in enumerate(steps, 1):
         other = later.get(number)
         texts = [_observed(observed, owner, patterns) for observed, owner in ((step, run), (other, new))]
+        if texts[0] == texts[1] and other is not None:
+            texts = _first_different_line(
+                *(_cut_outputs(*one, patterns) for one in ((step, run), (other, new)))
+            )
+            if cut is None and any(call.result and call.result.truncated for call in step.calls):
+                cut = number
         files: list[str] = []
         if not made.note:
             try:
@@ -271,14 +282,41 @@ def report(run: R, new: R, patterns: list[re.Pattern[str]], ignore_files: tuple[
             made.differences.append(
                 Difference(number, "" if same else texts[0], "" if same else texts[1], fresh)
             )
-    made.note = " ".join(filter(None, (made.note, left_out(others))))
+    partly = "" if cut is None else f"In step {cut}, only the recorded part of the output is compared."
+    made.note = " ".join(filter(None, (made.note, left_out(others), partly)))
     return made
 
 
 def _observed(step: Step | None, run: RunRecord, patterns: list[re.Pattern[str]]) -> str:
     if step is None:
         return "(this step was not reached)"
-    text = "\n".join(_original(call) for call in step.calls)
+    return _comparable("\n".join(_original(call) for call in step.calls), run, patterns)
+
+
+def _cut_outputs(step: Step, run: RunRecord, patterns: list[re.Pattern[str]]) -> str:
+    """Return the recorded outputs of which the model was shown only the beginning and the end.
+
+    Return an empty text if the file of an output is missing or damaged.
+    """
+    texts = []
+    for call in step.calls:
+        if call.result is not None and without_output_files(body := _original(call)) != body:
+            for output in (call.result.stdout, call.result.stderr):
+                try:
+                    texts.append(load_text(run.folder, output))
+                except OSError:
+                    return ""
+    return _comparable("\n".join(texts), run, patterns)
+
+
+def _first_different_line(recorded: str, now: str) -> list[str]:
+    """Return the first different line of each text, or two empty texts if a text is empty or no line differs."""
+    lines = zip_longest(recorded.split("\n"), now.split("\n"), fillvalue="(no such line)")
+    return list(next((pair for pair in lines if recorded and now and pair[0] != pair[1]), ("", "")))
+
+
+def _comparable(text: str, run: RunRecord, patterns: list[re.Pattern[str]]) -> str:
+    """Remove what differs in each run and what the patterns match."""
     protection = run.trajectory.sandbox.protection if run.trajectory.sandbox else {}
     if has_own_root(protection.get("isolation")):
         text = _OWN_ROOT.sub(lambda found: "" if found[1] else found[0], text)

@@ -123,12 +123,12 @@ async def resume(run: R, options: ResumeOptions) -> R:
     checked_on_pause(options.on_pause)
     unused_control(options.control)
     if run.context.living() is not None:
-        _check_limits(spec, trajectory)  # checked before files change
+        _check_limits(spec, trajectory, first_message)  # checked before files change
     await _restore_own_files(run, options)
     recorder = Recorder(run.folder, options.listeners, trajectory)
     try:
         _drop_unkept_calls(run, recorder)
-        _check_limits(spec, trajectory)
+        _check_limits(spec, trajectory, first_message)
         _record_changes(run, recorder, spec, options)
         control = options.control or run.fresh_control()
         run.take_control(control)
@@ -327,7 +327,9 @@ def _make_model(name: str, options: ResumeOptions) -> Model:
     return make_model(name, api_base=options.api_base, api_key=options.api_key)
 
 
-def _check_limits(spec: RunSpec, trajectory: Trajectory) -> None:
+def _check_limits(spec: RunSpec, trajectory: Trajectory, said: tuple[str, ...]) -> None:
+    if conversation_state(trajectory, said).submitted:  # the model is not asked again
+        return
     done = max((step.number for step in trajectory.steps if step.replied), default=0)
     if spec.limits.steps <= done:
         raise InputError(

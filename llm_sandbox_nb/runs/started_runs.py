@@ -148,12 +148,12 @@ class StartedRuns:
             started.run.control.stop(source="mcp")
         await asyncio.wait({started.task}, timeout=wait)
 
-    async def close(self) -> None:
-        """Stop all runs, and wait for their ends."""
+    async def close(self, source: str) -> None:
+        """Stop all runs, and wait for their ends. `source` is the recorded source of the decision."""
         running = [started for started in self._runs.values() if not started.ended]
         for unfinished in running:
             with suppress(ControlError):
-                unfinished.run.control.stop(source="mcp")
+                unfinished.run.control.stop(source=source)
         await asyncio.gather(*(started.task for started in running), return_exceptions=True)
 
 

@@ -280,7 +280,8 @@ class TrainingRun:
     def _imitate(self, model: Any, tokenizer: Any, runs: Sequence[Trajectory]) -> None:
         data = warm_up.conversations(self._chat_tokens(tokenizer), runs)
         self.say(f"Supervised learning from {len(data)} runs, {self.config.warm_up.steps} steps")
-        losses = warm_up.imitate(self.config, model, tokenizer, data, self.record.folder / "warm-up" / "sft")
+        folder = self.record.folder / "warm-up" / "sft"
+        losses = warm_up.imitate(self.config, model, tokenizer, data, folder, self.say)
         self.say(
             f"The loss went from {losses[0]:.3f} to {losses[-1]:.3f}" if losses else "No loss was logged"
         )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.text_mode import TextMode, load_text_form
 from llm_sandbox_nb.analysis.load import load_runs
-from llm_sandbox_nb.formatting import plural
+from llm_sandbox_nb.formatting import format_duration, plural
 from llm_sandbox_nb.training.chat_tokens import ChatTokens, TemplateError
 from llm_sandbox_nb.training.config import ConfigError, TrainingConfig
 from llm_sandbox_nb.training.policy import peft_config
@@ -81,14 +82,20 @@ def conversations(chat: ChatTokens, trajectories: Iterable[Trajectory]) -> list[
 
 
 def imitate(
-    config: TrainingConfig, model: Any, tokenizer: Any, data: Sequence[TokenConversation], output: Path
+    config: TrainingConfig,
+    model: Any,
+    tokenizer: Any,
+    data: Sequence[TokenConversation],
+    output: Path,
+    say: Callable[[str], None],
 ) -> list[float]:
     """Train `model` in place on the replies of the conversations, with TRL's SFTTrainer. Return the logged losses.
 
-    With LoRA, the matrices are merged into the weights at the end.
+    `say` is called with a line about each tenth of the steps. With LoRA, the matrices are merged into the weights at
+    the end.
     """
     from datasets import Dataset
-    from transformers import PrinterCallback
+    from transformers import PrinterCallback, TrainerCallback
     from trl import SFTConfig, SFTTrainer
 
     warm_up = config.warm_up
@@ -135,7 +142,18 @@ def imitate(
         processing_class=tokenizer,
         peft_config=peft_config(config.model.lora),
     )
+    begun = time.monotonic()
+
+    class _Progress(TrainerCallback):  # type: ignore[misc]
+        """Callback that reports the progress."""
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            if logs and "loss" in logs:
+                seconds = format_duration(time.monotonic() - begun)
+                say(f"  step {state.global_step} of {state.max_steps}: loss {logs['loss']:.3f}, {seconds}")
+
     trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(_Progress())
     trainer.train()
     if config.model.lora.rank:
         trainer.model.merge_and_unload()

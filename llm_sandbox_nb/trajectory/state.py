@@ -123,7 +123,11 @@ class RunState:
         return {"state": self.state, "words": self.words, "meaning": self.meaning, "check": self.check}
 
 
-_STOPPERS = {"on_pause": "the rule for its pauses"}
+_STOPPERS = {
+    "on_pause": "the rule for its pauses",
+    "mcp": "the outside agent",
+    "kernel": "the end of the kernel",
+}
 """Words for the one who stopped a run, by the source of the stop. For all other sources, the word is `you`."""
 _FAILED_REPLAY_ENDS = ("interrupted", "model_error", "sandbox_lost", "error")
 """Stop reasons of a failed replay. After any other stop reason, the replay has reached the end of the record."""
@@ -163,7 +167,7 @@ class Status:
         self._opened = False
         """True as soon as the sandbox is open. The first request to the model may be sent earlier."""
         self._stopped_by = ""
-        """Words for the person or the rule that stopped the run. Empty if the run was not stopped."""
+        """Words for the stopper of the run, such as a person or a rule. Empty if the run was not stopped."""
         self.replays: str | None = None
         """Id of the replayed run. None if this run is not a replay, or was resumed."""
         self._limits: dict[str, int | float] = {}

@@ -101,8 +101,11 @@ def end(reason: Any, **more: Any) -> Events:
     return [ev.RunFinished(stop_reason=reason, steps=1, wall_time=3.0, **more)]
 
 
-def control(*actions: Any) -> Events:
-    return [ev.Controlled(action=action, text="Hurry." if action == "say" else None) for action in actions]
+def control(*actions: Any, source: str = "") -> Events:
+    return [
+        ev.Controlled(action=action, text="Hurry." if action == "say" else None, source=source)
+        for action in actions
+    ]
 
 
 def held(step: int, at: Any = "call") -> Events:
@@ -223,6 +226,9 @@ def states() -> Iterator[tuple[str, Events, bool]]:
         True,
     )
     yield "stopped by a person", [*start(), *bash(1), *control("stop"), *end("interrupted")], False
+    for source in ("on_pause", "mcp", "kernel"):
+        stopped = control("stop", source=source)
+        yield f"stopped: {source}", [*start(), *bash(1), *stopped, *end("interrupted")], False
     for reason in ("submitted", "answered", "no_answer", "refused", "repeated", "sandbox_lost", "error"):
         yield f"ended: {reason}", [*start(), *bash(1), *end(reason)], False
     yield "ended while a page shows it", [*start(), *bash(1), *end("submitted")], True

@@ -29,7 +29,7 @@ export class LiveRun implements ILiveRun {
     this.decisions = {
       continue: call_id => send('resume', { call_id }),
       step: call_id => send('step', { call_id }),
-      edit: (call_id, values) => send('edit', { call_id, arguments: values }),
+      edit: (call_id, changes) => send('edit', { call_id, changes }),
       skip: (call_id, text) => send('skip', { call_id, text }),
       observe: (call_id, text) => send('observe', { call_id, text }),
       change: changed => send('change', { ...changed })

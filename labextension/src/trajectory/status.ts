@@ -28,7 +28,11 @@ const LIMITS = new Map<string, (value: number) => string>([
 ]);
 
 /** Names of stoppers other than a person, by the source of the decision. */
-const STOPPERS = new Map([['on_pause', 'the rule for its pauses']]);
+const STOPPERS = new Map([
+  ['on_pause', 'the rule for its pauses'],
+  ['mcp', 'the outside agent'],
+  ['kernel', 'the end of the kernel']
+]);
 
 /** Stop reasons that mean the same for a replay as for any run. All others mean only that the record has ended. */
 const OF_A_REPLAY = new Set(['interrupted', 'model_error', 'sandbox_lost', 'error']);
@@ -58,7 +62,7 @@ export class Status {
   private _isolation = '';
   /** True once the sandbox was open; the model is asked before. */
   private _opened = false;
-  /** The stopper of the run: a person, or a rule for its pauses. */
+  /** The stopper of the run, such as a person or a rule for its pauses. */
   private _stoppedBy = '';
   /** The parent of a fork, with the last event that both share. */
   private _forkedFrom: IForkedFrom | null = null;

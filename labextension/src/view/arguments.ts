@@ -31,12 +31,21 @@ export class ArgumentsEditor {
 
   /** The arguments as they are now. Throws if an argument must be JSON and is not. */
   get values(): Record<string, unknown> {
-    const values = new Map<string, unknown>();
-    for (const [name, { area, value, before }] of this._fields) {
-      const written = () => (typeof value === 'string' ? area.value : this._parse(name, area.value));
-      values.set(name, area.value === before ? value : written()); // a text field normalises line ends
-    }
-    return Object.fromEntries(values);
+    const before = [...this._fields].map(([name, { value }]) => [name, value]);
+    return { ...Object.fromEntries(before), ...this.changes };
+  }
+
+  /**
+   * The edited arguments. Throws like `values`. The others are better not sent: JavaScript rounds integers above 2^53,
+   * and a text field normalises line ends.
+   */
+  get changes(): Record<string, unknown> {
+    const edited = [...this._fields].filter(([, { area, before }]) => area.value !== before);
+    const parsed = edited.map(([name, { area, value }]) => [
+      name,
+      typeof value === 'string' ? area.value : this._parse(name, area.value)
+    ]);
+    return Object.fromEntries(parsed);
   }
 
   /** Put the cursor into the first field. */

@@ -203,14 +203,14 @@ export class PausePanel {
       run.disabled = !editor.edited;
     });
     const send = () => {
-      let values: Record<string, unknown>;
+      let changes: Record<string, unknown>;
       try {
-        values = editor.values;
+        changes = editor.changes;
       } catch (error) {
         this._tell(error);
         return;
       }
-      this._do(id => this._decisions.edit(id, values));
+      this._do(id => this._decisions.edit(id, changes));
     };
     const run = this._button(trans('Run edited'), send, 'Control+Enter');
     run.disabled = true;

@@ -46,8 +46,8 @@ export interface IDecisions {
   continue(call: string): Promise<void>;
   /** Execute the call, and pause at the next place where a run can pause. */
   step(call: string): Promise<void>;
-  /** Execute the call with the arguments `values`. */
-  edit(call: string, values: Record<string, unknown>): Promise<void>;
+  /** Execute the call with `changes` to its arguments. */
+  edit(call: string, changes: Record<string, unknown>): Promise<void>;
   /** Do not execute the call. The model reads `observation` as its result. */
   skip(call: string, observation: string): Promise<void>;
   /** Let the model read `text` in place of the call's result. */

@@ -23,7 +23,7 @@ The state has two parts. The first part is the mode, which the person sets. In e
     running      resume                       nowhere
     stepping     step                         at the next call or observation
     pausing      pause, a rewind              at the next of the three places
-    stopped      stop                         the run ends; later decisions are ignored
+    stopped      stop                         the run ends; later decisions are ignored, except the end of the kernel
 
 The second part is the phase, which determines the handling of a decision.
 
@@ -450,7 +450,9 @@ class RunControl:
 
     def _apply(self, decision: Decision) -> None:
         """Record and apply a decision. A failure ends the run. This method runs in the event loop of the run."""
-        if self._over or self.stopped or self._failure is not None:
+        # Jupyter interrupts the cell, which stops the run, before it ends the kernel: the later stop names the cause.
+        ignored = self.stopped and (decision.action, decision.source) != ("stop", "kernel")
+        if self._over or ignored or self._failure is not None:
             return
         try:
             self._take_effect(decision)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 import struct
 from collections.abc import Mapping
@@ -108,6 +109,14 @@ def read_header(path: Path) -> GgufHeader:
         raise ModelError(f"{path} {error}", kind="setup") from error
 
 
+def part_files(file: Path, header: GgufHeader) -> list[Path]:
+    """Return the files of a model that are present. `file` is the first, or the only one."""
+    if header.parts == 1:
+        return [file]
+    begin, _, end = file.name.partition("-00001-of-")
+    return list(file.parent.glob(f"{glob.escape(begin)}-*-of-{end}"))
+
+
 class _Reader:
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._size = file, size
@@ -131,13 +140,14 @@ class _Reader:
             values[name] = self._value(self._number("I"))
         self._check_is_first(values)
         architecture = values.get("general.architecture")
-        if not isinstance(architecture, str) or not architecture or not tensors:
+        # The first of several files may have no tensors.
+        if not isinstance(architecture, str) or not architecture or not (tensors or "split.count" in values):
             raise _NotGgufError("has no language model: the architecture or the tensors are missing.")
-        last = max(self._tensor() for _ in range(tensors))
+        offsets = [self._tensor() for _ in range(tensors)]
         alignment = values.get("general.alignment")
         alignment = alignment if isinstance(alignment, int) and 0 < alignment <= 1 << 20 else 32
         begin = -(-self._file.tell() // alignment) * alignment
-        if begin + last >= self._size:
+        if offsets and begin + max(offsets) >= self._size:
             raise _cut_off()
         title = values.get("general.name")
         return GgufHeader(

@@ -12,10 +12,10 @@ from llm_sandbox_nb.daemon_threads import in_daemon_thread
 from llm_sandbox_nb.formatting import format_count, format_size, plural
 from llm_sandbox_nb.model.connection import Access
 from llm_sandbox_nb.model.contract import ContextLimit, DeltaCallback, ModelError, ModelSettings, Reply
-from llm_sandbox_nb.model.local.gguf import read_header
+from llm_sandbox_nb.model.local.gguf import part_files, read_header
 from llm_sandbox_nb.model.local.loading_progress import show
 from llm_sandbox_nb.model.local.server import ModelServer, serve
-from llm_sandbox_nb.model.local.source import PREFIX, HubSource, ListedSource, find_source, missing_extra
+from llm_sandbox_nb.model.local.source import PREFIX, ListedSource, find_source, missing_extra
 from llm_sandbox_nb.model.local.store import Stop, known_sum
 from llm_sandbox_nb.model.message_form import SendReasoning
 from llm_sandbox_nb.model.remote_model import RemoteModel
@@ -158,19 +158,13 @@ class LocalModel:
         self._source.check()
         file = self._source.fetch(stop)
         header = read_header(file)
-        if header.parts > 1 and isinstance(self._source, HubSource):
-            raise ModelError(
-                f"{self.name} is one of {header.parts} files of a model: fetch all into one folder, and name the path "
-                "of the first.",
-                kind="setup",
-            )
         sha256 = known_sum(file, self.name, stop)
         server = serve(file, self.name, header, stop)
         listed = self._source.model if isinstance(self._source, ListedSource) else None
         facts = {
             "file": file.name,
             "sha256": sha256,
-            "size": file.stat().st_size,
+            "size": sum(part.stat().st_size for part in part_files(file, header)),
             "title": listed.title if listed else header.title,
             "licence": listed.licence if listed else "",
             "engine": f"xllamacpp {server.engine}",

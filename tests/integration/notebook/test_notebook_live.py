@@ -10,6 +10,7 @@ import pytest
 from live_kernel import LiveKernel, Message, cards_of, live_kernel
 from support import own_mark, processes_with, record_of, until
 
+from llm_sandbox_nb.runs.run import Run
 from notebooks import MIME
 
 SLOW = """
@@ -99,6 +100,17 @@ def test_an_interrupt_kills_the_command_and_is_raised(isolation: str, tmp_path: 
             == "interrupted interrupted\n"
         )
         assert kernel.printed("%sandbox sh pwd; echo $KEPT").endswith("yes\n"), "the shell lives on"
+
+
+def test_a_kernel_that_ends_names_itself_as_the_cause(tmp_path: Path) -> None:
+    """Jupyter interrupts the cell before it shuts down the kernel."""
+    (tmp_path / "endless.yaml").write_text(ENDLESS.replace("MARK", own_mark()))
+    with live_kernel(tmp_path, keep=False, LLM_SANDBOX_ISOLATION="process") as kernel:
+        cell = kernel.start("%%sandbox -m scripted/./endless.yaml\nWait.")
+        kernel.messages(cell, until=lambda m: BEGUN in page_of(m))
+        kernel.manager.shutdown_kernel()
+    (journal,) = tmp_path.glob("*/*/*/journal.jsonl")
+    assert Run.load(journal.parent).trajectory.state(live=False).words == "Stopped by the end of the kernel"
 
 
 def test_an_interrupt_ends_a_model_call(tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def test_one_run_works_in_a_sandbox_and_is_stopped_by_its_starter_only(tmp_path:
         assert not (await agent.call("get_run", run_id=handle))["data"]["ended"]
         stopped = await agent.call("stop_run", run_id=handle)
         assert stopped["data"]["ended"], stopped
+        assert stopped["data"]["state"] == "Stopped by the outside agent"
         assert (await agent.call("stop_run", run_id=handle))["data"] == stopped["data"]
         assert not (await agent.call("run_command", command="true"))["error"]
 

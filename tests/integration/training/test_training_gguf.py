@@ -110,6 +110,7 @@ def test_training_and_evaluation_in_text_mode(
     said = capsys.readouterr().err
     assert "8 scripted runs to imitate" in said
     assert "Supervised learning from 8 runs, 2 steps" in said
+    assert "step 2 of 2: loss" in said
     record = TrainingRecord.load(run)
     assert [step["step"] for step in record.steps()] == [1, 2]
     published, warmed = load_policy(str(model), "float32")[0], load_policy(str(run / START), "float32")[0]

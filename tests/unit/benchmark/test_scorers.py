@@ -177,6 +177,9 @@ def test_mathematics(answer: str, gold: str, expected: float) -> None:
         ("\\boxed{7 $ 8}", "7", 0.0),
         ("$x+1", "1+x", 1.0),
         ("\\boxed{125\\textnormal{ miles}}", "$125$ miles", 1.0),
+        ("7 miles", "$7$ $miles$", 1.0),
+        ("\\boxed{$10$,$200$}", "10200", 0.0),
+        ("\\boxed{$10$,$200$}", "10, 200", 1.0),
     ],
 )
 def test_a_formula_of_which_only_a_part_is_read_is_not_that_part(

@@ -84,8 +84,9 @@ def test_a_part_that_is_not_the_first_names_the_first(values: Mapping[str, objec
     assert "is file 2 of 3 files of a model: name the first, big-00001-of-00003.gguf" in refusal(second)
 
 
-def test_the_first_of_several_files_is_read(tmp_path: Path) -> None:
-    data = gguf_bytes({**VALUES, "split.no": 0, "split.count": 3})
+@pytest.mark.parametrize("tensors", [0, 2])
+def test_the_first_of_several_files_is_read(tensors: int, tmp_path: Path) -> None:
+    data = gguf_bytes({**VALUES, "split.no": 0, "split.count": 3}, tensors=tensors)
     assert read_header(written(tmp_path, data)).parts == 3
 
 
