@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from llm_sandbox_nb.agent.recorder import new_run_folder
 from llm_sandbox_nb.card.bundle import MIME
-from llm_sandbox_nb.notebook import magic_options as arguments
+from llm_sandbox_nb.notebook import magic_line as arguments
 from llm_sandbox_nb.notebook.cell_task import sandbox_options
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.magics import SandboxMagics
