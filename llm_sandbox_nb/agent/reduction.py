@@ -1,6 +1,6 @@
 """Reduction of a conversation: replace each old output by a line, remove the oldest steps, cut the newest output.
 
-`context_window.py` decides when, how and by how much: a new way of shortening begins there. A call always stays
+`compaction.py` decides when, how and by how much: a new rule of compaction begins there. A call always stays
 together with its results. The task stays complete.
 """
 
