@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from llm_sandbox_nb.agent.conversation import Conversation
-from llm_sandbox_nb.agent.limits import MAX_RESERVE_TOKENS, MIN_REPLY_TOKENS, Meter
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.reduction import KEPT_STEPS, Reduction, message_tokens, step_groups
+from llm_sandbox_nb.agent.run_limits import MAX_RESERVE_TOKENS, MIN_REPLY_TOKENS, Meter
 from llm_sandbox_nb.agent.run_options import ContextMode
 from llm_sandbox_nb.model.contract import AppendOnly, ContextOverflowError, KnowsContext, Model, Reply
 from llm_sandbox_nb.trajectory import events as ev

@@ -19,10 +19,10 @@ from llm_sandbox_nb.agent.conversation import Conversation, Message
 from llm_sandbox_nb.agent.conversation_state import ConversationState
 from llm_sandbox_nb.agent.errors import StopRun
 from llm_sandbox_nb.agent.failing_calls import FailingCalls
-from llm_sandbox_nb.agent.limits import Meter, estimated_tokens
 from llm_sandbox_nb.agent.model_call import call_model, unless_failed
 from llm_sandbox_nb.agent.no_call import SilentReplies, refusal
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_limits import Meter, estimated_tokens
 from llm_sandbox_nb.agent.run_options import USUAL_NUDGES
 from llm_sandbox_nb.agent.run_spec import RunSpec
 from llm_sandbox_nb.agent.submission import Submission

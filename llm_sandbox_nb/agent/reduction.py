@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from llm_sandbox_nb.agent.limits import Meter, estimated_tokens
+from llm_sandbox_nb.agent.run_limits import Meter, estimated_tokens
 from llm_sandbox_nb.trajectory.events import MessageAdded
 from llm_sandbox_nb.trajectory.messages import message_text
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory

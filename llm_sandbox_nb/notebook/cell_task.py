@@ -116,7 +116,7 @@ def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | Non
 def _models_and_limits(
     values: dict[str, Any], options: argparse.Namespace, settings: SandboxSettings
 ) -> dict[str, Any]:
-    from llm_sandbox_nb.agent.limits import RunLimits
+    from llm_sandbox_nb.agent.run_limits import RunLimits
     from llm_sandbox_nb.model.contract import ModelSettings
     from llm_sandbox_nb.model.retries import RetryPolicy
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_sandbox_nb.errors import LLMSandboxError
-from llm_sandbox_nb.sandbox.contract import DEFAULT_COMMAND_TIMEOUT
 from llm_sandbox_nb.sandbox.isolations import ISOLATION_VARIABLE, NETWORKS, PROFILES, isolation_choices
+from llm_sandbox_nb.sandbox.limits import DEFAULT_COMMAND_TIMEOUT
 from llm_sandbox_nb.trajectory.run_folder import RUNS
 
 Convert = Callable[[Any], Any]
@@ -265,7 +265,7 @@ LIMIT_OPTIONS = (
            whole_number, metavar="N", sets="limits.total_tokens"),
     Option("budget", "maximum cost of the run, in US dollars", positive_number, metavar="DOLLARS", sets="limits.cost"),
     Option("time", f"maximum time of the run{TIME_FORMS}", seconds, metavar="TIME", sets="limits.time"),
-    # The default is in `sandbox/contract.py`, because `Sandbox.run` has the same default.
+    # The default is in `sandbox/limits.py`, because `Sandbox.run` has the same default.
     Option("command_timeout", f"default timeout of a command, where the model sets none{TIME_FORMS}", seconds,
            DEFAULT_COMMAND_TIMEOUT, metavar="TIME", sets="command_timeout"),
     Option("same_failures", "the run ends when the same call has failed this many times in a row; 0: never", count, 8,

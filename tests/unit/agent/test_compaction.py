@@ -17,11 +17,11 @@ from talking_replies import with_calls
 from llm_sandbox_nb.agent.compaction import SUMMARY_REQUEST
 from llm_sandbox_nb.agent.conversation_state import conversation_state
 from llm_sandbox_nb.agent.errors import InputError, StopRun
-from llm_sandbox_nb.agent.limits import Meter, RunLimits, estimated_tokens
 from llm_sandbox_nb.agent.loop import Loop
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.reduction import step_groups
+from llm_sandbox_nb.agent.run_limits import Meter, RunLimits, estimated_tokens
 from llm_sandbox_nb.agent.run_options import ContextMode
 from llm_sandbox_nb.agent.run_spec import RunSpec
 from llm_sandbox_nb.model.contract import (

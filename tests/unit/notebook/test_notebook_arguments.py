@@ -21,7 +21,7 @@ from llm_sandbox_nb.notebook.magics import SandboxMagics
 from llm_sandbox_nb.notebook.saved_runs import moved_runs, notebook_name, runs_folder
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.options.table import NOTEBOOK_SETTINGS, option
-from llm_sandbox_nb.sandbox.contract import DEFAULT_COMMAND_TIMEOUT
+from llm_sandbox_nb.sandbox.limits import DEFAULT_COMMAND_TIMEOUT
 
 PARSER: argparse.ArgumentParser = SandboxMagics.sandbox_cell.parser
 
