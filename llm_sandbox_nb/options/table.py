@@ -2,7 +2,9 @@
 
 The flags of `run` and `benchmark run`, the options of `%%sandbox`, the settings of `%config SandboxMagics`, the keys
 of settings files and the reference pages are made from this table. A new option needs one row here, and code that uses
-the value.
+the value. A row with `sets="NAME"`, a new argument of `solve`, also needs a field in `agent/run_options.py`. Options of
+cells alone are in `notebook/magic_line.py`. In a benchmark, all results in one folder have the same value of an option
+of the groups `model`, `limits` and `sandbox`, unless `NOT_COMPARED` in `benchmark/options.py` names it.
 """
 
 from __future__ import annotations
