@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.agent.errors import ControlError as ControlError
     from llm_sandbox_nb.agent.errors import InputError as InputError
     from llm_sandbox_nb.agent.errors import RunError as RunError
-    from llm_sandbox_nb.agent.limits import RunLimits as RunLimits
+    from llm_sandbox_nb.agent.run_limits import RunLimits as RunLimits
     from llm_sandbox_nb.card.export import ExportError as ExportError
     from llm_sandbox_nb.card.export import export_html as export_html
     from llm_sandbox_nb.errors import LLMSandboxError as LLMSandboxError
@@ -74,7 +74,7 @@ _PUBLIC = {
     "Run": "llm_sandbox_nb.runs.run",
     "RunControl": "llm_sandbox_nb.agent.control.run_control",
     "RunError": "llm_sandbox_nb.agent.errors",
-    "RunLimits": "llm_sandbox_nb.agent.limits",
+    "RunLimits": "llm_sandbox_nb.agent.run_limits",
     "RunNotFoundError": "llm_sandbox_nb.trajectory.run_folder",
     "SandboxError": "llm_sandbox_nb.sandbox.errors",
     "SandboxLostError": "llm_sandbox_nb.sandbox.errors",

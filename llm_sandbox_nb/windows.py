@@ -6,9 +6,12 @@ import contextlib
 import os
 import sys
 
+WITH_SANDBOX = ("run", "resume", "doctor", "benchmark", "train", "mcp", "examples NAME")
+"""Commands that need a sandbox. `examples` without a name needs none: it only lists."""
+_LISTED = " and ".join((", ".join(f"`{name}`" for name in WITH_SANDBOX[:-1]), f"`{WITH_SANDBOX[-1]}`"))
 NO_SANDBOX = (
-    "No sandbox can be opened on Windows: install the package in WSL 2, or use a Jupyter server on Linux; "
-    "`show`, `export`, `analyze` and `runs` work here too."
+    "No sandbox can be opened on Windows: install the package in WSL 2, or use a Jupyter server on Linux; all commands "
+    f"except {_LISTED} work here too."
 )
 
 FOLDER = getattr(os, "O_DIRECTORY", 0)

@@ -17,8 +17,6 @@ from llm_sandbox_nb.agent.run_spec import RunSpec
 from llm_sandbox_nb.agent.workspace import Workspace
 from llm_sandbox_nb.model.contract import Model
 from llm_sandbox_nb.sandbox.contract import (
-    DEFAULT_COMMAND_TIMEOUT,
-    OUTPUT_LIMIT,
     Changes,
     CommandResult,
     Directories,
@@ -31,6 +29,7 @@ from llm_sandbox_nb.sandbox.contract import (
     TransferKind,
 )
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
+from llm_sandbox_nb.sandbox.limits import DEFAULT_COMMAND_TIMEOUT, OUTPUT_LIMIT
 
 
 class MemorySandbox(Sandbox):

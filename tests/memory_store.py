@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from llm_sandbox_nb.own_folder import check_folder, is_file
-from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
+from llm_sandbox_nb.sandbox.contract import Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore, ContentWriter
 from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest, apply_delta, digests
+from llm_sandbox_nb.sandbox.limits import HISTORY_LIMIT
 
 MARK = "memory-store"
 

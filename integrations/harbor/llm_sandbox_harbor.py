@@ -16,7 +16,8 @@ from harbor.environments.definition import (
     should_use_prebuilt_docker_image,
 )
 
-from llm_sandbox_nb.sandbox.contract import Limits, Sandbox
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.limits import Limits
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
 DOCKERFILE, COMPOSE_FILE = "Dockerfile", "docker-compose.yaml"

@@ -14,9 +14,9 @@ from llm_sandbox_nb.agent.control.run_control import PausePoints
 from llm_sandbox_nb.agent.conversation import Conversation
 from llm_sandbox_nb.agent.errors import StopRun
 from llm_sandbox_nb.agent.failing_calls import FailingCalls
-from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.model_call import unless_failed
 from llm_sandbox_nb.agent.recorder import LiveOutput, Recorder
+from llm_sandbox_nb.agent.run_limits import Meter
 from llm_sandbox_nb.agent.submission import Submission
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.agent.tools.text_file import file_diffs

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_limits import Meter
 from llm_sandbox_nb.agent.run_options import ToolCalls
 from llm_sandbox_nb.agent.text_mode import BLOCK_END, TextForm, TextMode, without_echoes
 from llm_sandbox_nb.model.contract import Model, ModelError, ModelSettings, Reply

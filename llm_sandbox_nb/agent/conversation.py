@@ -10,9 +10,9 @@ from llm_sandbox_nb.agent.call_form import CallForm
 from llm_sandbox_nb.agent.control.decisions import Decision
 from llm_sandbox_nb.agent.conversation_state import ConversationState
 from llm_sandbox_nb.agent.inputs import previewed
-from llm_sandbox_nb.agent.limits import Meter, Thoughts
 from llm_sandbox_nb.agent.no_call import own_words, says_something
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_limits import Meter, Thoughts
 from llm_sandbox_nb.agent.text_mode import printed_value, result_kind
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.model.contract import AppendOnly, Model, Reply, ToolCall

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_sandbox_nb.agent.limits import Thoughts, estimated_tokens
+from llm_sandbox_nb.agent.run_limits import Thoughts, estimated_tokens
 from llm_sandbox_nb.agent.tools.toolbox import ends_run
 from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.trajectory import events as ev

@@ -13,16 +13,16 @@ from typing import Any, NoReturn, TypeVar
 from llm_sandbox_nb.agent.call_execution import CallExecution
 from llm_sandbox_nb.agent.call_form import CallForm
 from llm_sandbox_nb.agent.checks import ResultCheck
-from llm_sandbox_nb.agent.context_window import ContextWindow
+from llm_sandbox_nb.agent.compaction import Compaction
 from llm_sandbox_nb.agent.control.run_control import PausePoints, RunControl
 from llm_sandbox_nb.agent.conversation import Conversation, Message
 from llm_sandbox_nb.agent.conversation_state import ConversationState
 from llm_sandbox_nb.agent.errors import StopRun
 from llm_sandbox_nb.agent.failing_calls import FailingCalls
-from llm_sandbox_nb.agent.limits import Meter, estimated_tokens
 from llm_sandbox_nb.agent.model_call import call_model, unless_failed
 from llm_sandbox_nb.agent.no_call import SilentReplies, refusal
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_limits import Meter, estimated_tokens
 from llm_sandbox_nb.agent.run_options import USUAL_NUDGES
 from llm_sandbox_nb.agent.run_spec import RunSpec
 from llm_sandbox_nb.agent.submission import Submission
@@ -57,7 +57,7 @@ class Loop:
         self.meter.tools = estimated_tokens(json.dumps(self.tools))
         text = TextMode(load_text_form(spec.prompts.text_form), self.tools)
         self.form = CallForm(spec.tool_calls, text, self.recorder, self.meter)
-        self.window = ContextWindow(spec.context, self.recorder, self.meter)
+        self.compaction = Compaction(spec.context, self.recorder, self.meter)
         self._submitted = False
         """True if the restored conversation ends with an accepted submission."""
         self._given_before: Mapping[str, str] = {}
@@ -109,7 +109,7 @@ class Loop:
         self._begin_conversation()
         self.conversation.restore(state)
         self._submitted, self._given_before = state.submitted, state.given
-        self.window.restore()
+        self.compaction.restore()
         self.meter.next_turn()
 
     async def run(self) -> NoReturn:
@@ -149,7 +149,7 @@ class Loop:
             raise StopRun("repeated", self.execution.failing.sentence)
         if reason := self.meter.over:
             if reason == "context":
-                raise StopRun("tokens", self.window.ending)
+                raise StopRun("tokens", self.compaction.ending)
             raise StopRun(reason)
         if self.spec.replies is not None and self.meter.step >= self.spec.replies:
             raise StopRun("steps")
@@ -182,14 +182,14 @@ class Loop:
 
     async def _fitting_reply(self) -> Reply:
         """Request a reply. If the conversation does not fit into the model's context, shorten the conversation."""
-        await self.window.prepare(self.model, self.conversation, self._request)
+        await self.compaction.prepare(self.model, self.conversation, self._request)
         attempt = 0
         while True:
             attempt += 1
             try:
                 return await self._request(self.conversation.messages)
             except ContextOverflowError as error:
-                if not self.window.recover(error, self.conversation, attempt):
+                if not self.compaction.recover(error, self.conversation, attempt):
                     raise StopRun("tokens", str(error)) from error
 
     async def _request(self, messages: list[Message], summary_tokens: int | None = None) -> Reply:
@@ -207,7 +207,7 @@ class Loop:
                 self.spec.retries,
                 self.recorder,
                 self.meter.step,
-                self.window.learn,
+                self.compaction.learn,
             )
         finally:
             self._request_seconds += time.monotonic() - started

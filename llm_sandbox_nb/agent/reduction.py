@@ -1,6 +1,6 @@
 """Reduction of a conversation: replace each old output by a line, remove the oldest steps, cut the newest output.
 
-`context_window.py` decides when, how and by how much: a new way of shortening begins there. A call always stays
+`compaction.py` decides when, how and by how much: a new rule of compaction begins there. A call always stays
 together with its results. The task stays complete.
 """
 
@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from llm_sandbox_nb.agent.limits import Meter, estimated_tokens
+from llm_sandbox_nb.agent.run_limits import Meter, estimated_tokens
 from llm_sandbox_nb.trajectory.events import MessageAdded
 from llm_sandbox_nb.trajectory.messages import message_text
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory

@@ -12,10 +12,10 @@ from llm_sandbox_nb.agent.control.pause_rules import PauseRules
 from llm_sandbox_nb.agent.control.settings_change import MakeModel, checked_changes, unknown_model
 from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.inputs import Inputs, StartingFiles
-from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.mcp_client.servers import McpServers
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import public_settings, versions
+from llm_sandbox_nb.agent.run_limits import RunLimits
 from llm_sandbox_nb.agent.run_options import RunOptions
 from llm_sandbox_nb.agent.text_mode import load_text_form
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox

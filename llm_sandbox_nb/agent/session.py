@@ -25,10 +25,10 @@ from llm_sandbox_nb.agent.conversation_state import (
     tokens_so_far,
 )
 from llm_sandbox_nb.agent.errors import RunError, StopRun
-from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.loop import Loop
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_limits import Meter
 from llm_sandbox_nb.agent.run_record import (
     RunRecord,
     claim_files,

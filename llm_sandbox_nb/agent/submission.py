@@ -11,8 +11,8 @@ from typing import NoReturn
 from llm_sandbox_nb.agent.checks import ResultCheck
 from llm_sandbox_nb.agent.conversation import Conversation
 from llm_sandbox_nb.agent.errors import StopRun
-from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_limits import Meter
 from llm_sandbox_nb.agent.workspace import Workspace
 from llm_sandbox_nb.trajectory import events as ev
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from llm_sandbox_nb.agent.artifacts import MAX_ANSWER_BYTES
 from llm_sandbox_nb.agent.errors import RunError, StopRun
-from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.mcp_client.configuration import ServerNames
 from llm_sandbox_nb.agent.model_call import call_model
 from llm_sandbox_nb.agent.prompts import fill
 from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder, public_settings, versions
+from llm_sandbox_nb.agent.run_limits import RunLimits
 from llm_sandbox_nb.agent.run_options import Nudges, RunOptions
 from llm_sandbox_nb.benchmark.data import with_documents
 from llm_sandbox_nb.benchmark.rows import Row

@@ -15,7 +15,7 @@ from llm_sandbox_nb.benchmark.data import HUB, SAMPLE, load_rows
 from llm_sandbox_nb.benchmark.digests import check_prompts, check_questions, check_version
 from llm_sandbox_nb.benchmark.item_pipeline import Item
 from llm_sandbox_nb.benchmark.judge import Judge, JudgeOptions
-from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
+from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS, NOT_COMPARED, OPTIONS_OF_RUN
 from llm_sandbox_nb.benchmark.ray_backend import RayBackend
 from llm_sandbox_nb.benchmark.report import as_html, compare_folders, summary
 from llm_sandbox_nb.benchmark.results import Key, ResultsError, read_results
@@ -41,7 +41,7 @@ from llm_sandbox_nb.benchmark.task import TASKS, Task, TaskError, load_task, tas
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.model_names import make_model, typed_key_of
 from llm_sandbox_nb.model.scripted import Script, ScriptedModel
-from llm_sandbox_nb.options.table import LIMIT_OPTIONS, UsageError, option
+from llm_sandbox_nb.options.table import LIMIT_OPTIONS, Option, UsageError
 from llm_sandbox_nb.options.values import converted, fields_of, resolve
 from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.sandbox.network.policy import checked_entries
@@ -147,7 +147,7 @@ def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str
         raise UsageError(
             "There is no task: name one, as in `benchmark run math`; `benchmark list` lists all tasks."
         )
-    values = _values(flags, environment)
+    values = option_values(flags, environment)
     if not values["model"]:
         raise UsageError("There is no model: name one with --model (for example openai/gpt-5) or $LLM_NAME.")
     values["judge_api_key"] = _judge_key(values, flags, environment)
@@ -165,7 +165,7 @@ def prepare_scoring(out: Path, flags: Mapping[str, Any], environment: Mapping[st
     Raises:
         UsageError: if the folder has no plan of a benchmark, or a name or value is wrong.
     """
-    values = _values(flags, environment)
+    values = option_values(flags, environment)
     try:
         return _prepared_to_score(expanded(out), flags, environment, values)
     except (ValueError, OSError, ModelError) as error:
@@ -221,7 +221,7 @@ def _require_judge(tasks: Iterable[Task], values: Mapping[str, Any]) -> None:
         )
 
 
-def _values(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def option_values(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of all options, from flags, environment, settings files or defaults."""
     # `resolve` must not see these options, because `--context` has another meaning for a single run.
     own = {option.name for option in BENCHMARK_OPTIONS}
@@ -242,7 +242,7 @@ def _judge_key(
         typed := typed_key_of(judge, values["judge_base_url"] or values["api_base"])
     ):
         return typed
-    key: str | None = _values({**flags, "model": judge}, environment)["api_key"]
+    key: str | None = option_values({**flags, "model": judge}, environment)["api_key"]
     return key
 
 
@@ -284,7 +284,7 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
     _check_out(out)
     lock = FolderLock(out)
     try:
-        check_config(out, _config(values, flags))
+        check_config(out, folder_config(values, flags))
         before = read_results(out)
         known = {
             task.name: (task, {row.id: row for row in rows}) for task, rows in zip(tasks, loaded, strict=True)
@@ -375,22 +375,33 @@ def _judge(values: Mapping[str, Any], out: Path) -> Judge | None:
     return Judge(model, out / "judge", JudgeOptions(repeats=values["judge_repeats"]))
 
 
-def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that must be equal for all results in one folder."""
-    same = (*SAMPLING_VALUES, "max_tokens_per_call", "data", "extra_body", "network")
-    config: dict[str, Any] = {"model": values["model"], "judge_model": values["judge_model"]}
-    config |= {name: values[name] for name in same}
-    config["docker_image"] = values["image"]
-    names = ("prompts", "tool_calls", "profile", "isolation", "nudges", "same_failures")
-    changeable = {name: values[name] for name in names}
-    changeable |= {
-        "allow": sorted(checked_entries(values["allow"])),
-        "mcp_allow": sorted(values["mcp_allow"]),
+_KEYS = {"image": "docker_image", "steps": "max_steps", "tokens": "max_token_limit"}
+"""Keys of `config.json` that differ from the option's name."""
+_ALWAYS_WRITTEN = (
+    *("model", "judge_model", "max_tokens_per_call", "data", "extra_body", "network", "image"),
+    *SAMPLING_VALUES,
+)
+"""Options that `config.json` holds even with their default values, because the first folders hold them."""
+_WRITTEN_IF_GIVEN = frozenset(
+    option.name
+    for option in LIMIT_OPTIONS
+    if option.sets.startswith("limits.") or option.name == "command_timeout"
+)
+"""Limits that a flag sets. Even a flag with the default value is written, because it replaces the task's limit."""
+
+
+def folder_config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that must be equal for all results in one folder: all but those in `NOT_COMPARED`."""
+    compared = {**values, "mcp": [server.name for server in server_configs(values["mcp"])]}
+    compared |= {"allow": sorted(checked_entries(values["allow"])), "mcp_allow": sorted(values["mcp_allow"])}
+
+    def is_written(option: Option) -> bool:
+        if option.name in _WRITTEN_IF_GIVEN:
+            return bool(flags.get(option.name))
+        return option.name in _ALWAYS_WRITTEN or compared[option.name] != option.default
+
+    return {
+        _KEYS.get(option.name, option.name): compared[option.name]
+        for option in OPTIONS_OF_RUN
+        if option.name not in NOT_COMPARED and is_written(option)
     }
-    config |= {name: value for name, value in changeable.items() if value != option(name).default}
-    if values["mcp"]:
-        config["mcp"] = [server.name for server in server_configs(values["mcp"])]
-    more = {name: name for name in ("total_tokens", "budget", "time", "command_timeout", "max_response_len")}
-    more |= {"max_steps": "steps", "max_token_limit": "tokens"}
-    config |= {key: values[name] for key, name in more.items() if flags.get(name)}
-    return config

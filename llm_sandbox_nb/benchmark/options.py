@@ -1,4 +1,8 @@
-"""Arguments of `benchmark` on the command line and in a notebook."""
+"""Arguments of `benchmark` on the command line and in a notebook.
+
+All results in one folder have the same value of each option of `benchmark run`, except the options in `NOT_COMPARED`:
+a start with another value is refused. So a new option is compared, unless its name is added there.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +36,7 @@ _REPORT_CODES = (
     "Exit codes: 0 all planned results have a score, 1 some are missing or have none, 2 there are no results."
 )
 _SHARED_GROUPS = ("model", "limits", "sandbox")
+_SHARED_OPTIONS = ("prompts", "save_litellm_response", "mcp", "mcp_allow")
 SCORE_OPTIONS = ("data", "workers", "judge_model", "judge_base_url", "judge_repeats")
 SCORE_SETTINGS = ("api_base", "api_key", "api_key_env", "isolation", "profile", "image", "network")
 """Names of the settings that `benchmark score` needs for the judge, and for the sandboxes that test patches."""
@@ -81,6 +86,24 @@ BENCHMARK_OPTIONS = (
     Option("judge_base_url", "address of the judge's server (default: --api_base)", text, metavar="URL"),
     Option("judge_repeats", "how often the judge judges each answer", whole_number, 4, metavar="N"),
 )  # fmt: skip
+OPTIONS_OF_RUN = (
+    *BENCHMARK_OPTIONS,
+    *(shared for title in _SHARED_GROUPS for shared in GROUPS[title]),
+    *map(option, _SHARED_OPTIONS),
+)
+NOT_COMPARED = frozenset((
+    # addresses and keys of model and judge, and how long a reply or a start may take
+    "api_base", "api_key", "api_key_env", "model_timeout", "model_wait", "judge_base_url",
+    # how the sandbox reaches other hosts at this site; folders of earlier versions do not hold the secrets
+    "ca_bundle", "index_url", "proxy", "secret",
+    # which items are run: each result holds its mode, row and repeat
+    "mode", "context", "repeats", "start_id", "end_id",
+    # how items are run, and where results are written
+    "workers", "attempts", "retry_errors", "fresh_sandboxes", "ray", "out", "save_litellm_response",
+    # a part of each result's digest of the scorer: `digests.scorer_digest`
+    "judge_repeats",
+))  # fmt: skip
+"""Names of the options of `benchmark run` that may differ between the results in one folder."""
 
 
 _ACTIONS = ("list", "run", "report", "score", "compare")
@@ -111,10 +134,8 @@ def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
         group = run.add_argument_group(title)
         for flag in GROUPS[title]:
             run.add_option(group, flag)
-    run.add_option(run, option("prompts"))
-    run.add_option(run, option("save_litellm_response"))
-    run.add_option(run, option("mcp"))
-    run.add_option(run, option("mcp_allow"))
+    for name in _SHARED_OPTIONS:
+        run.add_option(run, option(name))
     report = actions.add_parser(
         "report", help="report the results, as tables or one HTML file", epilog=_REPORT_CODES
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from llm_sandbox_nb.options.table import UsageError
-from llm_sandbox_nb.windows import NO_SANDBOX, is_windows
+from llm_sandbox_nb.windows import NO_SANDBOX, WITH_SANDBOX, is_windows
 
 ENDED_WELL = 0
 FAILED = 1
@@ -50,8 +50,6 @@ _MODULES = {
     "mcp": "mcp_command",
 }
 """Module of each command. Only the module of the given command is imported, because imports are slow."""
-_WITH_SANDBOX = ("run", "resume", "doctor", "benchmark", "train", "mcp")
-"""Commands that need a sandbox, and so do not work on Windows. `examples` without a name needs none: it only lists."""
 _BY_STOP_REASON = {
     "submitted": ENDED_WELL,
     "answered": ENDED_WELL,
@@ -148,7 +146,8 @@ def _dispatch(arguments: list[str]) -> int:
     if not parsed.command:
         parser.print_help()
         return USAGE
-    if parsed.command in _WITH_SANDBOX and is_windows():
+    command = "examples NAME" if parsed.command == "examples" and parsed.name else parsed.command
+    if command in WITH_SANDBOX and is_windows():
         print(NO_SANDBOX, file=sys.stderr)
         return SANDBOX_ERROR
     module = importlib.import_module(f"llm_sandbox_nb.cli.{_MODULES[parsed.command]}")

@@ -1,7 +1,8 @@
 """Commands and flags of the command line. Values stay text in this module; `options.values` converts them.
 
 A new command needs a parser in this module, a row in `cli.__init__._MODULES`, and a function in the module that the
-row names. If the command needs a sandbox, it also needs its name in `cli.__init__._WITH_SANDBOX`.
+row names. If the command needs a sandbox, it also needs its name in `windows.WITH_SANDBOX`, and on the page
+docs/how-to/install.md.
 """
 
 from __future__ import annotations

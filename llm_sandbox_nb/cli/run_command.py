@@ -217,7 +217,7 @@ async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run])
 
 
 async def _solve(values: dict[str, Any], started: list[Run]) -> None:
-    from llm_sandbox_nb.agent.limits import RunLimits
+    from llm_sandbox_nb.agent.run_limits import RunLimits
     from llm_sandbox_nb.model.contract import ModelSettings
     from llm_sandbox_nb.model.retries import RetryPolicy
     from llm_sandbox_nb.runs.solve import solve

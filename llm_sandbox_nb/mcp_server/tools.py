@@ -92,7 +92,7 @@ _DEFINITIONS = (
         "is cut, and the result names the file with all of it. Each call is a step that `rewind` can return to.",
         {
             "command": _text("The command; several lines are fine."),
-            # As `sandbox/contract.py:DEFAULT_COMMAND_TIMEOUT`, which this package must not import.
+            # As `sandbox/limits.py:DEFAULT_COMMAND_TIMEOUT`, which this package must not import.
             "timeout": _number("Seconds after which the command and all its processes are ended.", 120),
             "wait": _WAIT,
         },

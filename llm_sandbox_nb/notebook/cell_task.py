@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.agent.control.pause_rules import pause_rules
-from llm_sandbox_nb.notebook import magic_options as given
+from llm_sandbox_nb.notebook import magic_line as given
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.inputs import collect_inputs
 from llm_sandbox_nb.notebook.saved_runs import find_run, runs_folder
@@ -116,7 +116,7 @@ def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | Non
 def _models_and_limits(
     values: dict[str, Any], options: argparse.Namespace, settings: SandboxSettings
 ) -> dict[str, Any]:
-    from llm_sandbox_nb.agent.limits import RunLimits
+    from llm_sandbox_nb.agent.run_limits import RunLimits
     from llm_sandbox_nb.model.contract import ModelSettings
     from llm_sandbox_nb.model.retries import RetryPolicy
 

@@ -15,7 +15,7 @@ from IPython.core import magic, magic_arguments
 from llm_sandbox_nb.agent.errors import ControlError
 from llm_sandbox_nb.notebook.errors import SandboxUsageError, plain_errors
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
-from llm_sandbox_nb.notebook.magic_options import (
+from llm_sandbox_nb.notebook.magic_line import (
     line_with_variables,
     parse_line,
     split_words,

@@ -13,7 +13,7 @@ from llm_sandbox_nb.mcp_server.connecting import connection_text
 from llm_sandbox_nb.notebook.display import Output
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
-from llm_sandbox_nb.notebook.magic_options import split_words, take_flag, take_value
+from llm_sandbox_nb.notebook.magic_line import split_words, take_flag, take_value
 from llm_sandbox_nb.notebook.outside_card import OutsideCard
 from llm_sandbox_nb.notebook.outside_runs import OutsideRuns
 from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes, OpenSandbox

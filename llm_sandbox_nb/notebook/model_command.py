@@ -29,7 +29,7 @@ from llm_sandbox_nb.model.model_names import (
 )
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
-from llm_sandbox_nb.notebook.magic_options import take_value
+from llm_sandbox_nb.notebook.magic_line import take_value
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.sandbox.isolations import isolates

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from llm_sandbox_nb.agent.control.frontends import decide, execute_debug_command
 from llm_sandbox_nb.agent.control.question import question
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
-from llm_sandbox_nb.notebook.magic_options import (
+from llm_sandbox_nb.notebook.magic_line import (
     check_count,
     load_arguments,
     split_words,

@@ -14,7 +14,7 @@ from typing import TypeVar
 from llm_sandbox_nb.formatting import format_duration, format_size
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.event_loop import CLEAN_UP_SECONDS, BackgroundLoop, BackgroundTask
-from llm_sandbox_nb.notebook.magic_options import split_words
+from llm_sandbox_nb.notebook.magic_line import split_words
 from llm_sandbox_nb.notebook.sandboxes import Forks, NotebookSandboxes, SandboxStatus
 from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.plain_text import plain

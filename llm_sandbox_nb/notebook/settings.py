@@ -50,7 +50,7 @@ from llm_sandbox_nb.options.values import (
     sandbox_limits,
     settings_text,
 )
-from llm_sandbox_nb.sandbox.contract import Limits
+from llm_sandbox_nb.sandbox.limits import Limits
 from llm_sandbox_nb.sandbox.options import check_choice
 
 _CHOICES = {

@@ -24,7 +24,7 @@ from llm_sandbox_nb.card.text import escape
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.notebook.display import UpdatedOutput, has_front_end
 from llm_sandbox_nb.notebook.errors import SandboxTrainingError, SandboxUsageError, in_one_sentence
-from llm_sandbox_nb.notebook.magic_options import split_words
+from llm_sandbox_nb.notebook.magic_line import split_words
 from llm_sandbox_nb.options.parser import Parser
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.plain_text import first_line, plain

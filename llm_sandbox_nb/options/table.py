@@ -2,7 +2,9 @@
 
 The flags of `run` and `benchmark run`, the options of `%%sandbox`, the settings of `%config SandboxMagics`, the keys
 of settings files and the reference pages are made from this table. A new option needs one row here, and code that uses
-the value.
+the value. A row with `sets="NAME"`, a new argument of `solve`, also needs a field in `agent/run_options.py`. Options of
+cells alone are in `notebook/magic_line.py`. In a benchmark, all results in one folder have the same value of an option
+of the groups `model`, `limits` and `sandbox`, unless `NOT_COMPARED` in `benchmark/options.py` names it.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_sandbox_nb.errors import LLMSandboxError
-from llm_sandbox_nb.sandbox.contract import DEFAULT_COMMAND_TIMEOUT
 from llm_sandbox_nb.sandbox.isolations import ISOLATION_VARIABLE, NETWORKS, PROFILES, isolation_choices
+from llm_sandbox_nb.sandbox.limits import DEFAULT_COMMAND_TIMEOUT
 from llm_sandbox_nb.trajectory.run_folder import RUNS
 
 Convert = Callable[[Any], Any]
@@ -265,7 +267,7 @@ LIMIT_OPTIONS = (
            whole_number, metavar="N", sets="limits.total_tokens"),
     Option("budget", "maximum cost of the run, in US dollars", positive_number, metavar="DOLLARS", sets="limits.cost"),
     Option("time", f"maximum time of the run{TIME_FORMS}", seconds, metavar="TIME", sets="limits.time"),
-    # The default is in `sandbox/contract.py`, because `Sandbox.run` has the same default.
+    # The default is in `sandbox/limits.py`, because `Sandbox.run` has the same default.
     Option("command_timeout", f"default timeout of a command, where the model sets none{TIME_FORMS}", seconds,
            DEFAULT_COMMAND_TIMEOUT, metavar="TIME", sets="command_timeout"),
     Option("same_failures", "the run ends when the same call has failed this many times in a row; 0: never", count, 8,

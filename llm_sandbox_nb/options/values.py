@@ -29,7 +29,7 @@ from llm_sandbox_nb.options.table import (
     Option,
     UsageError,
 )
-from llm_sandbox_nb.sandbox.contract import Limits
+from llm_sandbox_nb.sandbox.limits import Limits
 
 DEFAULT = "default"
 SECRET = ("api_key", "api_key_env")

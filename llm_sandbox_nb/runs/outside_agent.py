@@ -21,9 +21,9 @@ from typing import Any
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules
 from llm_sandbox_nb.agent.control.run_control import Move, RunControl, T
 from llm_sandbox_nb.agent.errors import ControlError, InputError
-from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, new_run_folder
+from llm_sandbox_nb.agent.run_limits import RunLimits
 from llm_sandbox_nb.agent.run_record import (
     IN_USE,
     claim_files,

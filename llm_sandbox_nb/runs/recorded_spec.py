@@ -12,10 +12,10 @@ from llm_sandbox_nb.agent.checks import Check, check_key, recorded_check
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules, pause_rules
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.inputs import Inputs
-from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.mcp_client.definition import Definition
 from llm_sandbox_nb.agent.mcp_client.servers import missing_servers
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
+from llm_sandbox_nb.agent.run_limits import RunLimits
 from llm_sandbox_nb.agent.run_options import valid_options
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.agent.run_spec import RunSpec, with_given

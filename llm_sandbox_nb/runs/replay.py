@@ -17,10 +17,10 @@ from llm_sandbox_nb.agent.control.pause_rules import PauseRules
 from llm_sandbox_nb.agent.conversation_state import decided_call, given_for
 from llm_sandbox_nb.agent.errors import InputError, StopRun
 from llm_sandbox_nb.agent.inputs import InputFiles, check_inputs
-from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.mcp_client.definition import DefinedTool, Definition
 from llm_sandbox_nb.agent.mcp_client.results import outcome_of
 from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder
+from llm_sandbox_nb.agent.run_limits import RunLimits
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.agent.run_spec import SandboxOpening
 from llm_sandbox_nb.agent.session import Session

@@ -18,10 +18,10 @@ from llm_sandbox_nb.agent.control.pause_rules import PauseRules, pause_rules
 from llm_sandbox_nb.agent.control.run_control import RunControl, unused_control
 from llm_sandbox_nb.agent.conversation_state import conversation_state, seconds_so_far, worked
 from llm_sandbox_nb.agent.errors import InputError
-from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.mcp_client.configuration import ServerNames
 from llm_sandbox_nb.agent.mcp_client.servers import McpServers, missing_servers
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, public_settings
+from llm_sandbox_nb.agent.run_limits import RunLimits
 from llm_sandbox_nb.agent.run_record import IN_USE, RunRecord, disown_files, in_use_by_another, owns_files
 from llm_sandbox_nb.agent.run_spec import RunSpec, SandboxOpening, require_decider, with_given
 from llm_sandbox_nb.agent.session import Session

@@ -20,12 +20,12 @@ from llm_sandbox_nb.agent.control.pause_rules import Predicate, pause_rules
 from llm_sandbox_nb.agent.control.run_control import RunControl, unused_control
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.inputs import InputFiles, StartingFiles, check_inputs
-from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.mcp_client.configuration import ServerNames
 from llm_sandbox_nb.agent.mcp_client.servers import McpServers
 from llm_sandbox_nb.agent.original_prompts import WhosePrompts, chosen_prompts
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, new_run_folder
+from llm_sandbox_nb.agent.run_limits import RunLimits
 from llm_sandbox_nb.agent.run_options import OPTION_DEFAULTS, ContextMode, Nudges, RunOptions, ToolCalls
 from llm_sandbox_nb.agent.run_spec import RunSpec, SandboxOpening, require_decider, with_given
 from llm_sandbox_nb.agent.session import Session

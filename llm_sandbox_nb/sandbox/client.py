@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar
 
 from llm_sandbox_nb.sandbox.contract import (
-    DEFAULT_COMMAND_TIMEOUT,
-    OUTPUT_LIMIT,
     Changes,
     CommandResult,
     Directories,
@@ -29,6 +27,7 @@ from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.history.checkpointing_sandbox import CheckpointingSandbox
 from llm_sandbox_nb.sandbox.history.sandbox_history import SandboxHistory
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
+from llm_sandbox_nb.sandbox.limits import DEFAULT_COMMAND_TIMEOUT, OUTPUT_LIMIT
 from llm_sandbox_nb.sandbox.options import check_environment
 from llm_sandbox_nb.sandbox.protocol.answers import (
     MAX_CHANGES,

@@ -21,19 +21,13 @@ from types import TracebackType
 from typing import Literal, Protocol, Self
 
 from llm_sandbox_nb.sandbox.isolations import isolates
+from llm_sandbox_nb.sandbox.limits import DEFAULT_COMMAND_TIMEOUT, OUTPUT_LIMIT
 
 StreamName = Literal["stdout", "stderr"]
 TransferKind = Literal["file", "folder"]
 OutputCallback = Callable[[StreamName, bytes], None]
 """Function that is called with the name of a stream and a piece of output, once for each piece. The call comes in the
 sandbox's event loop, so the function must not block."""
-
-DEFAULT_COMMAND_TIMEOUT = 120.0
-"""Time limit of a command in seconds, unless the caller or the option `command_timeout` sets another limit."""
-OUTPUT_LIMIT = 10 * 1024 * 1024
-"""Maximum bytes of each output stream of a command. A longer stream is cut in the middle."""
-HISTORY_LIMIT = 4 * 1024**3
-"""Maximum bytes of a history on disk. If a history becomes larger, its oldest checkpoints are dropped."""
 
 
 @dataclass(frozen=True)
@@ -64,24 +58,6 @@ class Directories:
     def answer(self) -> str:
         """File for the answer to a benchmark task."""
         return f"{self.root}/answer.txt"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits on the resources of a sandbox. None means no limit."""
-
-    memory_bytes: int | None = 2 * 1024**3
-    pids: int | None = 512
-    cpus: float | None = 2.0
-    disk_bytes: int | None = 10 * 1024**3
-    """Maximum bytes of all files that commands make or change."""
-    files: int | None = 250_000
-    """Maximum number of files and folders that commands make or change."""
-
-    @property
-    def disk(self) -> list[int | None]:
-        """`disk_bytes` and `files` as a list, for the greeting to the executor."""
-        return [self.disk_bytes, self.files]
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ from types import TracebackType
 from typing import Any, Protocol, cast
 
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
-from llm_sandbox_nb.sandbox.contract import Directories, Limits, ResourceUsage, Sandbox
+from llm_sandbox_nb.sandbox.contract import Directories, ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError
 from llm_sandbox_nb.sandbox.history.stores import remove_stale
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, automatic_isolations
 from llm_sandbox_nb.sandbox.leftover_folders import remove_temporary_folders
+from llm_sandbox_nb.sandbox.limits import Limits
 from llm_sandbox_nb.sandbox.network.secrets import parse_secrets, read_secrets
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 from llm_sandbox_nb.windows import NO_SANDBOX, is_windows

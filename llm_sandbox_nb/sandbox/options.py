@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from llm_sandbox_nb.sandbox.contract import Directories, Limits, Protection
+from llm_sandbox_nb.sandbox.contract import Directories, Protection
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, NETWORKS, PROFILES, isolation_choices
+from llm_sandbox_nb.sandbox.limits import Limits
 from llm_sandbox_nb.sandbox.network.environment import CA_VARIABLES, door_variables, proxy_variables
 from llm_sandbox_nb.sandbox.network.policy import checked_entries
 from llm_sandbox_nb.sandbox.network.secrets import parse_secrets

@@ -11,7 +11,6 @@ from typing import Any
 from traitlets import Bool, Enum, Float, Integer, List, Unicode
 from traitlets.config import Configurable
 
-from llm_sandbox_nb.sandbox.contract import Limits
 from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
 from llm_sandbox_nb.sandbox.errors import PolicyError
 from llm_sandbox_nb.sandbox.isolations import (
@@ -21,6 +20,7 @@ from llm_sandbox_nb.sandbox.isolations import (
     default_network,
     isolation_choices,
 )
+from llm_sandbox_nb.sandbox.limits import Limits
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 

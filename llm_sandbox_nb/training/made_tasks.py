@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.run_limits import RunLimits
 from llm_sandbox_nb.agent.sandbox_pool import SandboxPool
 from llm_sandbox_nb.benchmark.attempt import HowToAsk, in_sandbox
 from llm_sandbox_nb.benchmark.rows import Row

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 from llm_sandbox_nb.agent.errors import InputError
-from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.run_limits import RunLimits
 from llm_sandbox_nb.agent.sandbox_pool import OpenSandbox, SandboxPool
 from llm_sandbox_nb.analysis.usage import times_of
 from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, in_sandbox, with_one_reply

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from sandbox_commands import begun, until
 
-from llm_sandbox_nb.sandbox.contract import Limits
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
+from llm_sandbox_nb.sandbox.limits import Limits
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
 MEGABYTE = 1024**2

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 import yaml
 
-from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import load_prompts
+from llm_sandbox_nb.agent.run_limits import RunLimits
 from llm_sandbox_nb.agent.text_mode import load_text_form
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.model.contract import ModelSettings

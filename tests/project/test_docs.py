@@ -15,6 +15,8 @@ from support import module_at
 
 from llm_sandbox_nb.agent.run_options import ContextMode
 from llm_sandbox_nb.benchmark.scorers import RULES
+from llm_sandbox_nb.sandbox.contract import Checkpointing
+from llm_sandbox_nb.sandbox.limits import DEFAULT_COMMAND_TIMEOUT, HISTORY_LIMIT, OUTPUT_LIMIT, Limits
 
 SHOWN = [*PAGES, *sorted((ROOT / "notebooks").glob("*.ipynb"))]
 KINDS = {"tutorial", "how-to", "reference", "explanation"}
@@ -76,6 +78,29 @@ def test_pages_explain_each_word_of_the_options_and_each_scorer() -> None:
     for page in ("explanation/scores.md", "reference/benchmark.md"):
         text = (DOCS / page).read_text("utf-8")
         assert [name for name in RULES if f"`{name}`" not in text] == []
+
+
+def test_pages_repeat_the_limits_of_a_sandbox() -> None:
+    python = (DOCS / "reference" / "python.md").read_text("utf-8")
+    seconds = f"{DEFAULT_COMMAND_TIMEOUT:g}"
+    assert re.findall(r"await box\..*timeout=(\d+)\)`", python) == [seconds, seconds]
+    assert f"| `command_timeout` | `{seconds}` |" in python
+    mebibytes = OUTPUT_LIMIT / 1024**2
+    assert (
+        f"at most {mebibytes:g} MiB of each; of longer output, the first {mebibytes / 2:g} MiB and the last"
+        in python
+    )
+    limits = Limits()
+    assert limits.memory_bytes
+    assert limits.disk_bytes
+    memory, disk = limits.memory_bytes / 1024**3, limits.disk_bytes / 1024**3
+    assert f"| {memory:g} GB, {limits.pids}, {limits.cpus:g}, {disk:g} GB, {limits.files:,} |" in python
+    for text in (
+        *((DOCS / page).read_text("utf-8") for page in ("how-to/sandbox.md", "explanation/time-travel.md")),
+        (DOCS / "advice.toml").read_text("utf-8"),
+        str(Checkpointing.keep_history.__doc__),
+    ):
+        assert re.findall(r"\d+ GiB", text) == [f"{HISTORY_LIMIT / 1024**3:g} GiB"]
 
 
 def test_the_glossary_explains_the_words_that_the_project_uses() -> None:

@@ -25,7 +25,7 @@ from llm_sandbox_nb.benchmark.task import load_task
 from llm_sandbox_nb.cli.parser import command_words, make_parser
 from llm_sandbox_nb.model.scripted import parse_script
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
-from llm_sandbox_nb.notebook.magic_options import parse_line
+from llm_sandbox_nb.notebook.magic_line import parse_line
 from llm_sandbox_nb.notebook.magics import SandboxMagics
 from llm_sandbox_nb.options.settings_files import read_settings_file
 from llm_sandbox_nb.options.table import UsageError

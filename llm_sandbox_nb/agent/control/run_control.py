@@ -64,8 +64,8 @@ from llm_sandbox_nb.agent.control.decisions import (
 from llm_sandbox_nb.agent.control.pause_rules import Moment, PauseRules, Reason
 from llm_sandbox_nb.agent.control.settings_change import Changer
 from llm_sandbox_nb.agent.errors import ControlError, InputError
-from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_limits import Meter, RunLimits
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.agent.tools.toolbox import Toolbox
 from llm_sandbox_nb.model.contract import Model, ModelSettings, ToolCall

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from llm_sandbox_nb.agent.control.pause_rules import Approve, Breakpoint, PauseRules, approval
 from llm_sandbox_nb.agent.errors import ControlError
-from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.recorder import public_settings
+from llm_sandbox_nb.agent.run_limits import Meter, RunLimits
 from llm_sandbox_nb.model.contract import Model, ModelError, ModelSettings
 from llm_sandbox_nb.sandbox.contract import Network
 from llm_sandbox_nb.sandbox.network.policy import checked_entries

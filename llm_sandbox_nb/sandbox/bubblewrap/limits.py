@@ -24,7 +24,7 @@ from llm_sandbox_nb.sandbox.cgroups import (
     groups_of,
     read_if_there,
 )
-from llm_sandbox_nb.sandbox.contract import Limits
+from llm_sandbox_nb.sandbox.limits import Limits
 
 GROUP_PREFIX = "llm-sandbox-nb"
 MAX_OPEN_FILES = 65536

@@ -49,8 +49,14 @@ from llm_sandbox_nb.sandbox.bubblewrap.view import (
 )
 from llm_sandbox_nb.sandbox.cgroups import memory_peak
 from llm_sandbox_nb.sandbox.client import AdministeredSandbox, ChannelSandbox
-from llm_sandbox_nb.sandbox.contract import Directories, Limits, Protection, ResourceUsage, Sandbox
+from llm_sandbox_nb.sandbox.contract import (
+    Directories,
+    Protection,
+    ResourceUsage,
+    Sandbox,
+)
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.limits import Limits
 from llm_sandbox_nb.sandbox.network.door import DOOR_PORT, take_listener
 from llm_sandbox_nb.sandbox.options import GIT_EMAIL, ROOT_ENVIRONMENT, SandboxOptions, site_environment
 from llm_sandbox_nb.sandbox.protocol.channel import Channel

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from llm_sandbox_nb.sandbox.capabilities import ROOT_INSIDE, TO_BECOME, become_user, keep_only
-from llm_sandbox_nb.sandbox.contract import Directories, Limits
+from llm_sandbox_nb.sandbox.contract import Directories
 from llm_sandbox_nb.sandbox.docker.network import network_arguments
 from llm_sandbox_nb.sandbox.docker.ownership import LABEL_ID
+from llm_sandbox_nb.sandbox.limits import Limits
 from llm_sandbox_nb.sandbox.options import GIT_EMAIL
 from llm_sandbox_nb.sandbox.seccomp import load_filter
 

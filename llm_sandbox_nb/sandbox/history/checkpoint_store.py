@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
+from llm_sandbox_nb.sandbox.contract import Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
 from llm_sandbox_nb.sandbox.history.manifest import Chunk, Entry, Manifest
+from llm_sandbox_nb.sandbox.limits import HISTORY_LIMIT
 
 
 class ContentWriter(Protocol):

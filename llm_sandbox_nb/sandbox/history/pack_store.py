@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from llm_sandbox_nb.own_folder import NotOwnFileError, check_folder, is_file, open_file
-from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
+from llm_sandbox_nb.sandbox.contract import Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError
 from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore, ContentWriter
 from llm_sandbox_nb.sandbox.history.index import (
@@ -29,6 +29,7 @@ from llm_sandbox_nb.sandbox.history.index import (
 from llm_sandbox_nb.sandbox.history.index_copy import INDEX
 from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest, digests
 from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackReader, PackWriter, SharedPieces, storing
+from llm_sandbox_nb.sandbox.limits import HISTORY_LIMIT
 from llm_sandbox_nb.windows import try_lock, unlock_and_close
 
 PACKS, LOCK = "packs", "lock"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llm_sandbox_nb.formatting import format_size
-from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
+from llm_sandbox_nb.sandbox.contract import Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError
 from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.diff import differing_paths
@@ -33,6 +33,7 @@ from llm_sandbox_nb.sandbox.history.stores import (
     remove_stale,
     temporary_folder,
 )
+from llm_sandbox_nb.sandbox.limits import HISTORY_LIMIT
 from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.channel import ExecutorConnection
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError

@@ -14,10 +14,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT
 from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 from llm_sandbox_nb.sandbox.history.pack_store import PackStore
 from llm_sandbox_nb.sandbox.history.packs import storing
+from llm_sandbox_nb.sandbox.limits import HISTORY_LIMIT
 from llm_sandbox_nb.windows import is_windows
 
 STORES: list[type[CheckpointStore]] = [PackStore]

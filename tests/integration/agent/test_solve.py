@@ -34,7 +34,7 @@ from talking_model import TalkingModel
 
 from llm_sandbox_nb.agent.checks import Check
 from llm_sandbox_nb.agent.errors import InputError, RunError
-from llm_sandbox_nb.agent.limits import Meter, RunLimits
+from llm_sandbox_nb.agent.run_limits import Meter, RunLimits
 from llm_sandbox_nb.model.contract import ModelError, ModelSettings, Reply
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.run import Run

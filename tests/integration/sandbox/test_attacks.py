@@ -13,7 +13,7 @@ import pytest
 from sandbox_commands import begun, living, timed_out, until
 from support import own_mark
 
-from llm_sandbox_nb.sandbox.contract import Limits
+from llm_sandbox_nb.sandbox.limits import Limits
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
 pytestmark = pytest.mark.isolations("docker", "bubblewrap")

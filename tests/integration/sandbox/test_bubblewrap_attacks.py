@@ -20,7 +20,8 @@ import support
 from llm_sandbox_nb import open_sandbox
 from llm_sandbox_nb.sandbox.bubblewrap import sandbox as bubblewrap
 from llm_sandbox_nb.sandbox.bubblewrap.view import running_python
-from llm_sandbox_nb.sandbox.contract import CommandResult, Limits
+from llm_sandbox_nb.sandbox.contract import CommandResult
+from llm_sandbox_nb.sandbox.limits import Limits
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("bubblewrap_engine")]
 PROFILES = ("standard", "strict")

@@ -26,7 +26,7 @@ REPORT = """
 import asyncio, dataclasses, json, sys
 sys.path.insert(0, sys.argv[1])
 from llm_sandbox_nb.sandbox.bubblewrap.sandbox import start as start_bubblewrap_sandbox
-from llm_sandbox_nb.sandbox.contract import Limits
+from llm_sandbox_nb.sandbox.limits import Limits
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 async def report(profile):

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from docker_help import docker_box
 
-from llm_sandbox_nb.sandbox.contract import Limits
 from llm_sandbox_nb.sandbox.docker.engine import connect
 from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
 from llm_sandbox_nb.sandbox.docker.settings import MAX_FILE_BYTES, STANDARD_CAPABILITIES
+from llm_sandbox_nb.sandbox.limits import Limits
 
 pytestmark = pytest.mark.isolations("docker")
 PROFILES = pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from llm_sandbox_nb.sandbox.contract import CommandResult, Limits
+from llm_sandbox_nb.sandbox.contract import CommandResult
+from llm_sandbox_nb.sandbox.limits import Limits
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]

@@ -11,8 +11,9 @@ import pytest
 import support
 
 from llm_sandbox_nb import open_sandbox
-from llm_sandbox_nb.sandbox.contract import Directories, Limits
+from llm_sandbox_nb.sandbox.contract import Directories
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.limits import Limits
 from llm_sandbox_nb.sandbox.open import start_sandbox
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 

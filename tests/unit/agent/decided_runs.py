@@ -20,9 +20,9 @@ from llm_sandbox_nb.agent.control.pause_rules import PauseRules, pause_rules
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.control.settings_change import Changer
 from llm_sandbox_nb.agent.errors import StopRun
-from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.loop import Loop
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_limits import Meter, RunLimits
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelError, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.sandbox.contract import CommandResult
 from llm_sandbox_nb.trajectory import events as ev

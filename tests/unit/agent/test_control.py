@@ -19,8 +19,8 @@ from support import own_mark, run
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules
 from llm_sandbox_nb.agent.control.run_control import EFFECTS, PausePoints, RunControl
 from llm_sandbox_nb.agent.errors import ControlError, InputError, StopRun
-from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_limits import Meter, RunLimits
 from llm_sandbox_nb.agent.tools.tool import Approval
 from llm_sandbox_nb.agent.tools.toolbox import Submit, Toolbox
 from llm_sandbox_nb.model.contract import ToolCall

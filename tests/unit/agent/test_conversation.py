@@ -13,9 +13,9 @@ from talking_replies import called, said
 from llm_sandbox_nb.agent import conversation as conversation_module
 from llm_sandbox_nb.agent.conversation import Conversation
 from llm_sandbox_nb.agent.conversation_state import conversation_state
-from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.loop import Loop
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_limits import Meter, RunLimits
 from llm_sandbox_nb.model.contract import Reply
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.trajectory import events as ev

@@ -19,7 +19,7 @@ from llm_sandbox_nb.agent.control.decisions import DENIED, Held
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules, pause_rules
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import ControlError
-from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.run_limits import RunLimits
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 

@@ -14,10 +14,10 @@ from talking_replies import with_calls
 from virtual_time import Clock, run_in_virtual_time
 
 from llm_sandbox_nb.agent.errors import StopRun
-from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.loop import Loop
 from llm_sandbox_nb.agent.model_call import unless_failed, well_formed
 from llm_sandbox_nb.agent.recorder import LiveOutput, Recorder
+from llm_sandbox_nb.agent.run_limits import Meter, RunLimits
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply, SlowToBegin, ToolCall
 from llm_sandbox_nb.model.model_names import make_model

@@ -28,7 +28,7 @@ from llm_sandbox_nb.cli import benchmark_command, main
 from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.cli.printer import Printer
 from llm_sandbox_nb.cli.run_command import resume_line
-from llm_sandbox_nb.notebook.magic_options import unknown_subcommand
+from llm_sandbox_nb.notebook.magic_line import unknown_subcommand
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.options.parser import nearest
 from llm_sandbox_nb.options.settings_files import read_settings_file

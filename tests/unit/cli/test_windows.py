@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,9 @@ from pathlib import Path
 import pytest
 from card_runs import run_events, saved_file
 
-from llm_sandbox_nb.cli import _MODULES, _WITH_SANDBOX
+from llm_sandbox_nb.cli import _MODULES
 from llm_sandbox_nb.trajectory.journal import Journal
-from llm_sandbox_nb.windows import NO_SANDBOX, try_lock
+from llm_sandbox_nb.windows import NO_SANDBOX, WITH_SANDBOX, try_lock
 
 TESTS = Path(__file__).parents[2]
 PROGRAM = """
@@ -67,12 +68,16 @@ READ = {
     "abcd": ["runs"],
     "tokens_once_mean": ["analyze", "sandbox-runs"],
     "commands.html": ["export", "RUN", "--out", "commands.html"],
+    "converted.json": ["convert", "RUN", "converted.json"],
+    "pendulum": ["examples"],
+    "output_dir": ["settings"],
 }
 REFUSED = [
     ["run", "--query", "x", "--llm_name", "scripted/strawberry"],
     ["resume", "sandbox-runs/20260101-000000-abcdef01"],
     ["doctor"],
     ["benchmark", "run", "x.yaml"],
+    ["examples", "math"],
 ]
 
 
@@ -106,7 +111,17 @@ def test_recorded_runs_are_read_and_what_needs_a_sandbox_is_refused_in_one_sente
 
 def test_each_command_works_on_windows_or_needs_a_sandbox() -> None:
     without = {"examples", "image", "models", "settings", "runs", "show", "export", "analyze", "convert"}
-    assert set(_MODULES) == {*_WITH_SANDBOX, *without}
+    assert {*_MODULES, "examples NAME"} == {*WITH_SANDBOX, *without}
+
+
+def test_the_page_lists_the_commands_that_are_refused() -> None:
+    page = (TESTS.parent / "docs" / "how-to" / "install.md").read_text("utf-8")
+    (refused,) = re.findall(r"The commands ([^.]*?) are refused there\.", page)
+    for listed in (refused, NO_SANDBOX.partition("all commands except ")[2]):
+        assert tuple(re.findall(r"`(.+?)`", listed)) == WITH_SANDBOX
+    for name in re.findall(r"`(\w+)`", page.partition("work on Windows too: ")[2].partition(".")[0]):
+        assert name in _MODULES
+        assert name not in WITH_SANDBOX
 
 
 def test_a_locked_file_is_locked_for_others(tmp_path: Path) -> None:

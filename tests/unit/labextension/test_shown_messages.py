@@ -15,9 +15,9 @@ from talking_replies import TalkingReplies, said
 from test_labextension import node
 
 from llm_sandbox_nb.agent.errors import StopRun
-from llm_sandbox_nb.agent.limits import Meter, RunLimits, estimated_tokens
 from llm_sandbox_nb.agent.loop import Loop
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_limits import Meter, RunLimits, estimated_tokens
 from llm_sandbox_nb.agent.run_options import ContextMode
 from llm_sandbox_nb.agent.text_mode import TextMode, load_text_form
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS

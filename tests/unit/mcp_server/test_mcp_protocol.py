@@ -23,7 +23,7 @@ from llm_sandbox_nb.mcp_server.request_state import LIFETIME_SECONDS, RequestSta
 from llm_sandbox_nb.mcp_server.sessions import IDLE_SECONDS, MAX_SESSIONS, ClientFacts, Sessions
 from llm_sandbox_nb.mcp_server.stdio import StdioServer
 from llm_sandbox_nb.mcp_server.tools import RUN_TOOLS, TOOLS, ToolInputError, checked_arguments, listed_tools
-from llm_sandbox_nb.sandbox.contract import DEFAULT_COMMAND_TIMEOUT
+from llm_sandbox_nb.sandbox.limits import DEFAULT_COMMAND_TIMEOUT
 
 
 class Host:

@@ -15,7 +15,7 @@ from plain_shell import magics_of, plain_shell
 
 from llm_sandbox_nb.card.bundle import MIME
 from llm_sandbox_nb.notebook.errors import SandboxCheckError, SandboxUsageError
-from llm_sandbox_nb.notebook.magic_options import OPTIONS
+from llm_sandbox_nb.notebook.magic_line import OPTIONS
 
 LOADED = """
 import sys

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from llm_sandbox_nb.agent.recorder import new_run_folder
 from llm_sandbox_nb.card.bundle import MIME
-from llm_sandbox_nb.notebook import magic_options as arguments
+from llm_sandbox_nb.notebook import magic_line as arguments
 from llm_sandbox_nb.notebook.cell_task import sandbox_options
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.magics import SandboxMagics
 from llm_sandbox_nb.notebook.saved_runs import moved_runs, notebook_name, runs_folder
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.options.table import NOTEBOOK_SETTINGS, option
-from llm_sandbox_nb.sandbox.contract import DEFAULT_COMMAND_TIMEOUT
+from llm_sandbox_nb.sandbox.limits import DEFAULT_COMMAND_TIMEOUT
 
 PARSER: argparse.ArgumentParser = SandboxMagics.sandbox_cell.parser
 

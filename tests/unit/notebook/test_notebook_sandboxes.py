@@ -18,7 +18,8 @@ from llm_sandbox_nb.notebook.sandboxes import (
     SandboxStatus,
     check_matches,
 )
-from llm_sandbox_nb.sandbox.contract import Limits, Protection, Sandbox
+from llm_sandbox_nb.sandbox.contract import Protection, Sandbox
+from llm_sandbox_nb.sandbox.limits import Limits
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 PROCESS = SandboxOptions(isolation="process")

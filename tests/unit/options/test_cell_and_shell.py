@@ -16,7 +16,7 @@ from llm_sandbox_nb.agent.run_options import ContextMode, ToolCalls
 from llm_sandbox_nb.cli import run_command
 from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.notebook.cell_task import cell_task
-from llm_sandbox_nb.notebook.magic_options import parse_line
+from llm_sandbox_nb.notebook.magic_line import parse_line
 from llm_sandbox_nb.notebook.magics import SandboxMagics
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.options.table import (

@@ -21,7 +21,7 @@ from llm_sandbox_nb.sandbox.bubblewrap.limits import (
     process_limits,
     reap_groups,
 )
-from llm_sandbox_nb.sandbox.contract import Limits
+from llm_sandbox_nb.sandbox.limits import Limits
 
 USER = "user.slice/user-1000.slice/user@1000.service"
 

@@ -15,8 +15,8 @@ import pytest
 from virtual_time import run_in_virtual_time
 
 from llm_sandbox_nb.sandbox import prepared
-from llm_sandbox_nb.sandbox.contract import Limits
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.limits import Limits
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 from llm_sandbox_nb.sandbox.prepared import (
     MIN_FREE_BYTES,

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from traitlets import TraitError
 from traitlets.config import Config
 
-from llm_sandbox_nb.sandbox.contract import Limits
 from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
 from llm_sandbox_nb.sandbox.errors import PolicyError
+from llm_sandbox_nb.sandbox.limits import Limits
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 from llm_sandbox_nb.server.policy import SandboxPolicy
 

@@ -10,7 +10,7 @@ import pytest
 from training_records import figures
 from training_records import row as rollout_row
 
-from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.run_limits import RunLimits
 from llm_sandbox_nb.benchmark.digests import signed
 from llm_sandbox_nb.benchmark.results import Result, ResultsError, append_line, write_result
 from llm_sandbox_nb.benchmark.results_folder import counted_results

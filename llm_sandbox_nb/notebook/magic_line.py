@@ -1,9 +1,10 @@
-"""The options of `%%sandbox`: names, help texts, values, and one-sentence errors for wrong values.
+"""Line of a magic. A new option begins in `options/table.py`; only options of cells alone are here.
 
-`OPTIONS` lists all options. If a new option is for cells only, add it to this list, and read its value in
-`cell_task.py`; if the value is not an argument of `solve`, use it in `cell.py`. If the command line has the option too,
-add it to `options/table.py`: `OPTIONS` takes it from there. Words for the Tab key are in `completion.py`. Options of
-the subcommands of `%sandbox` are in `run_commands.py` and `sandbox_commands.py`.
+This module parses the line of `%%sandbox` and of the subcommands of `%sandbox`, replaces the variables in it, and words
+the errors. `OPTIONS` lists all options of `%%sandbox`. It takes the shared options from `options/table.py`. An option
+of cells alone, such as `--fresh`, needs a row in `OPTIONS`. `cell_task.py` reads its value; if the value is not an
+argument of `solve`, `cell.py` uses it. Words for the Tab key are in `completion.py`. Options of the subcommands are in
+`run_commands.py` and `sandbox_commands.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""The context window of a run: the model's token limit, and the shortening of a conversation that does not fit.
+"""Compaction: the shortening of a conversation that nearly fills the context of its model.
 
-The limit comes from the server, from a list of known models, or from a refused request. When the conversation fills
-three quarters of the limit, many old messages are shortened at once. Between two such moments, the history only grows,
-so that the provider's prompt cache stays valid.
+When the conversation fills three quarters of the model's token limit, many old messages are shortened at once. Between
+two compactions the history only grows, so that the provider's prompt cache stays valid. The limit comes from the
+server, from a list of known models, or from a refused request.
 
-A new way of shortening begins in `ContextWindow.prepare`. It also needs a method of `reduction.Reduction`, a word in
-`run_options.ContextMode` and in the row `context` of `options/table.py`, and a value of `events.ContextReduced.how`.
-The docstring of `solve`, docs/reference/python.md and docs/explanation/run.md explain the words.
+A new rule of compaction begins in `Compaction.prepare`. A new way of shortening also needs a method of
+`reduction.Reduction`, a word in `run_options.ContextMode` and in the row `context` of `options/table.py`, and a value
+of `events.ContextReduced.how`. The docstring of `solve`, docs/reference/python.md and docs/explanation/run.md explain
+the words.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from llm_sandbox_nb.agent.conversation import Conversation
-from llm_sandbox_nb.agent.limits import MAX_RESERVE_TOKENS, MIN_REPLY_TOKENS, Meter
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.reduction import KEPT_STEPS, Reduction, message_tokens, step_groups
+from llm_sandbox_nb.agent.run_limits import MAX_RESERVE_TOKENS, MIN_REPLY_TOKENS, Meter
 from llm_sandbox_nb.agent.run_options import ContextMode
 from llm_sandbox_nb.model.contract import AppendOnly, ContextOverflowError, KnowsContext, Model, Reply
 from llm_sandbox_nb.trajectory import events as ev
@@ -50,8 +51,8 @@ SUMMARY_REQUEST = (
 )
 
 
-class ContextWindow:
-    """Token limit of a run's model, and the shortening of the conversation."""
+class Compaction:
+    """Compaction of the conversation of a run, and the token limit of its model."""
 
     def __init__(self, mode: ContextMode, recorder: Recorder, meter: Meter) -> None:
         self._mode = mode
@@ -202,7 +203,7 @@ class ContextWindow:
         )
         self._recorder.emit(ev.Noted(text=text))
 
-    # --- shortening ---
+    # --- compaction ---
 
     def _trigger(self, limit: int) -> float:
         beginning = min(self._meter.beginning, limit)

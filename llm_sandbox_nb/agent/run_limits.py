@@ -1,6 +1,6 @@
 """Limits of a run, its usage so far, and the decision that the next step is the last one.
 
-The limits of one command are in `sandbox/contract.py`.
+The limits of one command are in `sandbox/limits.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The context window: what is learned of it, what is sent when it fills, and what the record keeps."""
+"""Compaction: the limit that is learned, the messages that are sent when they fill it, and the record."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 from memory_sandbox import MemorySandbox, spec_of, workspace_of
 from talking_replies import with_calls
 
-from llm_sandbox_nb.agent.context_window import SUMMARY_REQUEST
+from llm_sandbox_nb.agent.compaction import SUMMARY_REQUEST
 from llm_sandbox_nb.agent.conversation_state import conversation_state
 from llm_sandbox_nb.agent.errors import InputError, StopRun
-from llm_sandbox_nb.agent.limits import Meter, RunLimits, estimated_tokens
 from llm_sandbox_nb.agent.loop import Loop
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.reduction import step_groups
+from llm_sandbox_nb.agent.run_limits import Meter, RunLimits, estimated_tokens
 from llm_sandbox_nb.agent.run_options import ContextMode
 from llm_sandbox_nb.agent.run_spec import RunSpec
 from llm_sandbox_nb.model.contract import (

@@ -10,7 +10,7 @@ from agent_scripts import bash, solved, turn
 from support import run
 from virtual_time import Clock
 
-from llm_sandbox_nb.agent.limits import Meter, RunLimits, Thoughts
+from llm_sandbox_nb.agent.run_limits import Meter, RunLimits, Thoughts
 from llm_sandbox_nb.trajectory.events import Usage
 
 
