@@ -15,7 +15,7 @@ else it makes a branch. Depending on the effect of the event, change these modul
 - the drawing: `view/step.ts` or `view/view.ts`, and `card/card.py`
 - the output of the terminal: `cli/printer.py`, and `_PRINTED_EVENTS` in `cli/run_command.py`
 - other formats, if the event may follow the end of a run: `_AFTER_END` in `formats/entries.py`
-- the table of the facts that other formats keep: `FACTS` in tests/format_table.py, which writes docs/reference/formats.md
+- facts that other formats keep or lose: `FACTS` in tests/format_table.py, which writes docs/reference/formats.md
 - a new class for a part of an event: `PARTS` in labextension/generate-events.py
 - tests that compare Python and TypeScript, and lists of runs with whole runs: tests/random_runs.py
 """
