@@ -15,17 +15,11 @@ from typing import Any
 
 import hypothesis
 import pytest
-import shared_sandboxes
 import support
 from check_tests import CAMPAIGNS_ONLY
 from own_environments import environment
+from shared_sandboxes import ISOLATION_PARAMS
 from support import require
-
-# The process needs no engine, so its tests run everywhere. A test of another isolation has a marker of its name.
-ISOLATIONS = tuple(
-    pytest.param(name, marks=() if name == "process" else getattr(pytest.mark, name))
-    for name in shared_sandboxes.ISOLATIONS
-)
 
 TESTS = Path(__file__).parent
 ENGINE_FOLDERS = ("browser", "conformance", "contract", "integration", "performance")
@@ -159,16 +153,18 @@ os.environ.setdefault("LLM_SANDBOX_PREPARED", "0")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(params=ISOLATIONS)
+@pytest.fixture(params=ISOLATION_PARAMS)
 def isolation(request: pytest.FixtureRequest) -> str:
     return require(request.param)
 
 
 @pytest.fixture(
     params=[
-        ISOLATIONS[1],
-        pytest.param("process", marks=pytest.mark.campaign),
-        pytest.param("bubblewrap", marks=[pytest.mark.bubblewrap, pytest.mark.campaign]),
+        ISOLATION_PARAMS[1],
+        *(
+            pytest.param(*other.values, marks=[*other.marks, pytest.mark.campaign])
+            for other in (ISOLATION_PARAMS[0], *ISOLATION_PARAMS[2:])
+        ),
     ]
 )
 def some_isolation(request: pytest.FixtureRequest) -> str:
@@ -176,7 +172,7 @@ def some_isolation(request: pytest.FixtureRequest) -> str:
     return require(request.param)
 
 
-@pytest.fixture(params=ISOLATIONS[1:])
+@pytest.fixture(params=ISOLATION_PARAMS[1:])
 def strong_isolation(request: pytest.FixtureRequest) -> str:
     return require(request.param)
 

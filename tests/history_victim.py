@@ -8,7 +8,7 @@ from pathlib import Path
 
 from history_help import keep
 
-from llm_sandbox_nb.sandbox.history.pack_store import PackStore
+from llm_sandbox_nb.sandbox.history.checkpoint_store import CheckpointStore
 
 
 def content(number: int) -> dict[str, bytes]:
@@ -18,9 +18,9 @@ def content(number: int) -> dict[str, bytes]:
     return {**own, "/always": b"there"}
 
 
-def keep_until_killed(folder: Path, limit: int, told: int) -> None:
+def keep_until_killed(kind: type[CheckpointStore], folder: Path, limit: int, told: int) -> None:
     """Keep checkpoints, and now and then continue in another folder; numbers go to the descriptor `told`."""
-    store = PackStore(folder, limit=limit)
+    store = kind(folder, limit=limit)
     known = [one.id for one in store.checkpoints()]
     number = int(known[-1]) + 1 if known else 0
     parent = known[-1] if known else None

@@ -2,7 +2,8 @@
 
 `@pytest.mark.sandbox(profile="strict")` gives the options, and tests with the same options share a sandbox.
 `@pytest.mark.own_sandbox` opens a sandbox for this test alone. `@pytest.mark.isolations("docker")` limits the
-isolations. After each test the sandbox is cleaned; a test fails if cleaning does not undo its changes.
+isolations, and `@isolated` to those that isolate. After each test the sandbox is cleaned; a test fails if cleaning does
+not undo its changes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ from llm_sandbox_nb.sandbox.open import open_sandbox
 
 ISOLATIONS = tuple(sorted(isolations.ISOLATIONS, key=lambda name: isolations.ISOLATIONS[name].automatic))
 """All isolations, the process first, because it starts at once."""
+ISOLATION_PARAMS = tuple(
+    pytest.param(name, marks=() if name == "process" else getattr(pytest.mark, name)) for name in ISOLATIONS
+)
+"""The process needs no engine, so its tests run everywhere. A test of another isolation has a marker of its name."""
+isolated = pytest.mark.isolations(*filter(isolations.isolates, ISOLATIONS))
+"""The mark of tests for all isolations that isolate."""
 LONGEST = 150.0
 """Seconds that a test may take on a machine that does nothing else; `support.BUSY` times as long elsewhere."""
 CLEANING = 60.0

@@ -215,7 +215,7 @@ def _prepared_to_score(
 
 
 def _require_judge(tasks: Iterable[Task], values: Mapping[str, Any]) -> None:
-    if not values["judge_model"] and (judged := [task.name for task in tasks if task.scorer == "judge"]):
+    if not values["judge_model"] and (judged := [task.name for task in tasks if task.needs_judge]):
         raise TaskError(
             f"Task {judged[0]} is scored by a judge: name a model with --judge_model (for example openai/gpt-5)."
         )

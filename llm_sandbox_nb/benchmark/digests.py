@@ -63,9 +63,9 @@ def prompt_digest(task: Task) -> str:
 
 def scorer_digest(task: Task, row: Row, judge: Judge | None = None) -> str:
     """Return the digest of all that decides the score of an answer: the scorer's code or the judge, and the row."""
-    if task.scorer == "judge":
+    if task.needs_judge:
         how = None if judge is None else (PROMPT_VERSION, judge.model.name, dataclasses.asdict(judge.options))
-        return digest("judge", how, row.problem_statement, row.ground_truth)
+        return digest(task.scorer, how, row.problem_statement, row.ground_truth)
     code = code_of(task.scorer, task.folder) if task.has_own_scorer else _own_scorers()
     return digest(task.scorer, code, row.digest, task.test_command, task.test_evidence)
 

@@ -169,7 +169,7 @@ class LocalBackend:
         return made
 
     async def _scored(self, item: Item, attempt: Attempt, started: float, out: Path) -> Result:
-        score, by_rule = Score(None), not attempt.error_kind and item.task.scorer != "judge"
+        score, by_rule = Score(None), not attempt.error_kind and not item.task.needs_judge
         if by_rule:
             score = await scored_by_rule(self._scoring, self._lease, item, attempt.answer, attempt.run.folder)
         unscored = score.value is None and by_rule
@@ -248,7 +248,7 @@ class Rescoring:
         if before.error_kind not in ANSWERED or not same_question(before, item.task, item.row):
             return None
         answer = before.answer
-        if item.task.scorer == "judge":
+        if item.task.needs_judge:
             made = await judged(self.judge, item, replace(before, error_kind="", error=""), answer)
             return self._signed(made, before, item)
         try:
@@ -269,7 +269,7 @@ class Rescoring:
 
 def is_to_be_judged(item: Item, before: Result) -> bool:
     """Return True if the item has an answer that a judge has not scored."""
-    return item.task.scorer == "judge" and (before.error_kind == JUDGE or before.detail == _NO_JUDGE)
+    return item.task.needs_judge and (before.error_kind == JUDGE or before.detail == _NO_JUDGE)
 
 
 def _with_score(result: Result, score: Score) -> Result:
@@ -287,7 +287,7 @@ async def judged(judge: Judge | None, item: Item, result: Result, answer: str | 
     Raises:
         FatalError: if the judge cannot be asked at all.
     """
-    if item.task.scorer != "judge" or result.error_kind:
+    if not item.task.needs_judge or result.error_kind:
         return result
     if judge is None:
         return replace(result, score=None, detail=_NO_JUDGE, answer=answer)

@@ -131,7 +131,7 @@ class Runner:
             return True
         if result.error_kind:
             return self.options.retry_errors
-        if item.task.scorer == "judge":
+        if item.task.needs_judge:
             if self.judge is None:
                 return False
             if is_to_be_judged(item, result):
@@ -189,7 +189,7 @@ class Runner:
 
     async def _scored_again(self, items: list[Item]) -> list[Item]:
         await self._check_scorers(items)
-        if self.judge is not None and any(item.task.scorer == "judge" for item in items):
+        if self.judge is not None and any(item.task.needs_judge for item in items):
             await check_model(self.judge.model)
         before = {result.key: result for result in read_results(self.options.out)}
         waiting = [item for item in reversed(items) if item.key in before]
@@ -218,7 +218,7 @@ class Runner:
         except (FatalError, asyncio.CancelledError) as error:  # the answer was paid for, so keep it
             self._keep(unjudged(result, answer, str(error) or "the judge was interrupted"))
             raise
-        if item.task.scorer == "judge":
+        if item.task.needs_judge:
             await asyncio.to_thread(record_result, self.options.out, result, item.task.scorer)
         self._keep(result)
         return result

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from llm_sandbox_nb.benchmark.results import Result
+from llm_sandbox_nb.benchmark.scorers import IN_SANDBOX
 from llm_sandbox_nb.benchmark.text_scorers import Score
 from llm_sandbox_nb.formatting import format_number
 from llm_sandbox_nb.plain_text import first_line
@@ -46,7 +47,7 @@ def record_score(folder: Path, trajectory: Trajectory, scorer: str, score: Score
     verdict = ev.Verdict(
         outcome=outcome,
         summary=number or ": ".join(filter(None, [name, detail])),
-        protected=scorer != "swe" or is_isolated(protection),
+        protected=scorer not in IN_SANDBOX or is_isolated(protection),
     )
     event = ev.Checked(
         parent=trajectory.head,

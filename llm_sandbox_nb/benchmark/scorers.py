@@ -1,9 +1,8 @@
 """Rule-based scorers by name, and the scorer `routed`, which chooses a rule for each row of the training tasks.
 
 A new rule needs a row in `RULES`. If it uses a package, add the package to `digests.SCORING_PACKAGES` and to the extra
-`benchmark` in pyproject.toml. Scorers that need a model or a sandbox are `judge.py` and `swe.py`; `item_pipeline.py`
-starts them. Their names `judge` and `swe` are also in `task.py`, `digests.py`, `score_event.py` and
-`training/rollouts.py`.
+`benchmark` in pyproject.toml. A new scorer that needs a model or a sandbox, such as `judge.py` or `swe.py`, needs its
+name in `BY_MODEL` or `IN_SANDBOX`, and `item_pipeline.py` must start it. `data.py` checks the rows of `swe`.
 """
 
 from __future__ import annotations
@@ -112,6 +111,11 @@ RULES: dict[str, RowRule] = {
     "ifbench": ifbench,
     "routed": routed,
 }
+BY_MODEL = ("judge",)
+"""Names of scorers that ask a model."""
+IN_SANDBOX = ("swe",)
+"""Names of scorers that execute commands in a sandbox."""
+SCORERS = (*RULES, *BY_MODEL, *IN_SANDBOX)
 
 
 def _options(row: Mapping[str, Any]) -> int:
@@ -152,7 +156,7 @@ def gold_problem(scorer: str, row: Row) -> str:
     if scorer == "ifbench" or (scorer == "routed" and row_domain(vars(row)) == "instruct_follow"):
         identities, _ = constraints_of(row.ground_truth, row.extra)
         return "" if identities else "has no instruction_id_list with kwargs, one for each constraint"
-    if scorer in (*RULES, "judge") and not row.ground_truth.strip():
+    if scorer in (*RULES, *BY_MODEL) and not row.ground_truth.strip():
         return "has no ground_truth, so no answer can be scored"
     return ""
 

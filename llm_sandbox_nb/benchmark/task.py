@@ -24,7 +24,7 @@ import yaml
 from llm_sandbox_nb.agent.prompts import PromptConfig, braces_of
 from llm_sandbox_nb.agent.run_limits import RunLimits
 from llm_sandbox_nb.agent.run_spec import with_given
-from llm_sandbox_nb.benchmark.scorers import RULES
+from llm_sandbox_nb.benchmark.scorers import BY_MODEL, SCORERS
 from llm_sandbox_nb.benchmark.swe import EVIDENCE, TEST_COMMAND
 from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.errors import LLMSandboxError
@@ -81,7 +81,7 @@ class Task:
     """Path of a Python file. Its `create_prompt(row)` returns the prompt that replaces `vanilla_prompt`. Empty if the
     task has no such file."""
     scorer: str = "exact"
-    """Name of a scorer in `scorers.RULES`, or `judge`, or `swe`, or the path of a Python file."""
+    """Name of a scorer in `scorers.SCORERS`, or the path of a Python file."""
     answer: Literal["file", "patch", "reply"] = "file"
     """Kind of answer. `file` means the answer file. `reply` means the answer file or, if there is no such file, the
     last text of the run. For `patch`, see `swe`."""
@@ -99,7 +99,12 @@ class Task:
     @property
     def has_own_scorer(self) -> bool:
         """True if a Python file of the task scores the answers."""
-        return self.scorer not in (*RULES, "judge", "swe")
+        return self.scorer not in SCORERS
+
+    @property
+    def needs_judge(self) -> bool:
+        """True if a model scores the answers."""
+        return self.scorer in BY_MODEL
 
 
 def without_network(prompts: PromptConfig) -> PromptConfig:
@@ -277,7 +282,7 @@ def _text(content: Mapping[str, Any], key: str) -> str:
 
 
 def _scorer(named: Any, folder: Path) -> str:
-    if named in (*RULES, "judge", "swe"):
+    if named in SCORERS:
         return str(named)
     candidates = (str(named),) if named else _SCORER_FILES
     for name in candidates:
@@ -285,6 +290,6 @@ def _scorer(named: Any, folder: Path) -> str:
             return str(folder / name)
     if named:
         raise ValueError(
-            f"there is no scorer {named!r}: name a file in the task's folder, or one of {', '.join(RULES)}, judge, swe."
+            f"there is no scorer {named!r}: name a file in the task's folder, or one of {', '.join(SCORERS)}."
         )
     return "exact"

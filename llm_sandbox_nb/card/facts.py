@@ -1,7 +1,11 @@
 """The facts of a run on its card: steps, tokens, time, model, cost, protection, first error, changed files.
 
-In JupyterLab, `labextension/src/view/facts.ts` shows the same facts. In a terminal, `cli/printer.py` prints some of
-them. The sum of the tokens is `events.Usage.total_tokens`.
+In JupyterLab, `labextension/src/view/facts.ts` shows these facts, and also the reward, the notes and the used part of
+the budget. In a terminal, `cli/printer.py` prints some of them. The sum of the tokens is `events.Usage.total_tokens`.
+The tokens of one step are in `trajectory/step_line.py` and `view/step-line.ts`, and those of compared runs in
+`view/compare.ts` and `runs/comparison_drawing.py`.
+
+A test in test_card.py and one in labextension/tests/view.test.mjs expect the same line: change both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sandboxes for Inspect AI: `inspect eval task.py --sandbox llm-sandbox-nb`, or `:docker`, `:bubblewrap`.
+"""Sandboxes for Inspect AI: `inspect eval task.py --sandbox llm-sandbox-nb`, or `llm-sandbox-nb:ISOLATION`.
 
 Inspect finds this module by an entry point of this package. A task can also set options of the sandbox:
 

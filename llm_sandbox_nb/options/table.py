@@ -18,7 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_sandbox_nb.errors import LLMSandboxError
-from llm_sandbox_nb.sandbox.isolations import ISOLATION_VARIABLE, NETWORKS, PROFILES, isolation_choices
+from llm_sandbox_nb.sandbox.isolations import (
+    ISOLATION_VARIABLE,
+    ISOLATIONS,
+    NETWORKS,
+    PROFILES,
+    isolation_choices,
+)
 from llm_sandbox_nb.sandbox.limits import DEFAULT_COMMAND_TIMEOUT
 from llm_sandbox_nb.trajectory.run_folder import RUNS
 
@@ -287,8 +293,8 @@ SANDBOX_OPTIONS = (
     # The site of a Jupyter server may choose another profile, so the setting of a notebook is empty by default.
     Option("profile", "standard (root inside, few capabilities) or strict (plain user, no capabilities, no network)",
            OneOf(*PROFILES), "standard", ("LLM_SANDBOX_PROFILE",), "NAME", sets="profile", notebook_default=""),
-    Option("image", "container image (docker)", environment=("LLM_SANDBOX_IMAGE",), metavar="IMAGE",
-           aliases=("docker_image",), short="d", sets="image"),
+    Option("image", f"container image ({', '.join(row.name for row in ISOLATIONS.values() if row.takes_images)})",
+           environment=("LLM_SANDBOX_IMAGE",), metavar="IMAGE", aliases=("docker_image",), short="d", sets="image"),
     Option("network", "none, allow (the hosts of --allow only), public (the internet, no private address) or open (not "
            "safe); by default, the profile decides", OneOf(*NETWORKS), metavar="KIND", sets="network"),
     Option("allow", "hosts that the sandbox may reach, such as pypi,github.com:443,*.example.org; may be repeated",

@@ -4,7 +4,12 @@ A new isolation needs a row in this registry, a module with the functions of `op
 `open.OwnedImplementation` or `open.AdoptingImplementation`), and descriptions in
 `trajectory/protection.py:ISOLATION_WORDS`. It also needs a pytest marker with its name in pyproject.toml, and its name
 in the settings of JupyterLab (`labextension/schema/plugin.json`), in `server/rest-api.yml`, in `open.open_sandbox` and
-in docs/reference/sandbox.md.
+in docs/reference/sandbox.md. Its properties are described in isolation.md and threat-model.md of docs/explanation, and
+its installation in docs/how-to/install.md.
+
+For CI, it needs its system packages in `.ci/run` and its folder in the rows of `.ci/campaigns.txt`. Most tests find it
+in this registry. Add it to the tests that name isolations, which check or measure the means of each isolation: those in
+tests/performance, test_benchmark_killed.py, test_check_attacks.py and test_sandbox_reuse.py.
 
 Options, command lines and settings import this module. It is quick to import, because it imports no other module of the
 package, not even the modules of the isolations.

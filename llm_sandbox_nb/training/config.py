@@ -10,10 +10,10 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -33,9 +33,20 @@ class ConfigError(LLMSandboxError, ValueError):
     """Error for a configuration that cannot be used. The message is one sentence with the remedy."""
 
 
-def key(default: Any, text: str) -> Any:
-    """Define a key of the configuration, with its default and its documentation."""
-    return field(default=default, metadata={"text": text})
+Bounds = Literal["at least zero", "more than zero", "more than zero and at most 1"]
+_BOUNDS: Mapping[Bounds, Callable[[float], bool]] = types.MappingProxyType(
+    {
+        "at least zero": lambda number: 0 <= number < math.inf,
+        "more than zero": lambda number: 0 < number < math.inf,
+        "more than zero and at most 1": lambda number: 0 < number <= 1,
+    }
+)
+"""Bounds of numbers in words, and a function that returns True for a number within them."""
+
+
+def key(default: Any, text: str, *, bounds: Bounds = "at least zero") -> Any:
+    """Define a key of the configuration, with its default, its documentation and, for a number, its bounds."""
+    return field(default=default, metadata={"text": text, "bounds": bounds})
 
 
 @dataclass(frozen=True)
@@ -57,11 +68,13 @@ class ModelConfig:
         "with random weights",
     )
     dtype: str = key("float32", "type of the weights: `float32`, `bfloat16`, `float16` or `auto`")
-    layers: int = key(2, "layers of a tiny model")
-    width: int = key(96, "width of a tiny model")
-    heads: int = key(4, "attention heads of a tiny model")
+    layers: int = key(2, "layers of a tiny model", bounds="more than zero")
+    width: int = key(96, "width of a tiny model", bounds="more than zero")
+    heads: int = key(4, "attention heads of a tiny model", bounds="more than zero")
     vocabulary: int = key(
-        640, "learned tokens of a tiny model, in addition to a token for each fixed line of a prompt"
+        640,
+        "learned tokens of a tiny model, in addition to a token for each fixed line of a prompt",
+        bounds="more than zero",
     )
     lora: LoraConfig = field(default_factory=LoraConfig)
 
@@ -96,9 +109,9 @@ class WarmUpConfig:
     runs: str = key(
         "", "a folder of recorded runs to learn from; empty: scripted runs of `notes` or `ledger` are made"
     )
-    count: int = key(192, "maximum number of runs to learn from")
-    batch: int = key(16, "number of runs in a step")
-    learning_rate: float = key(2e-3, "learning rate")
+    count: int = key(192, "maximum number of runs to learn from", bounds="more than zero")
+    batch: int = key(16, "number of runs in a step", bounds="more than zero")
+    learning_rate: float = key(2e-3, "learning rate", bounds="more than zero")
     least_reward: float = key(0.0, "minimum reward of a run to learn from")
 
 
@@ -113,21 +126,25 @@ class RolloutConfig:
         "native",
         "form of calls; `native`: the form of the chat template; `text`: plain text, for a template without tools",
     )
-    rows_per_step: int = key(8, "number of rows in a step")
+    rows_per_step: int = key(8, "number of rows in a step", bounds="more than zero")
     per_row: int = key(
         8,
         "number of rollouts of a row; the baseline of a rollout is the mean reward of the row's other rollouts",
     )
-    turns: int = key(100, "maximum number of turns of a rollout")
-    prompt_tokens: int = key(16_384, "maximum number of tokens of the first prompt")
-    completion_tokens: int = key(65_536, "maximum number of tokens after the prompt, observations included")
-    reply_tokens: int = key(0, "maximum number of tokens of a reply; 0: only `completion_tokens` limits it")
-    time: float = key(5400.0, "deadline of a rollout, in seconds")
-    command_timeout: float = key(
-        option("command_timeout").default, "maximum seconds of a command whose call sets no time-out"
+    turns: int = key(100, "maximum number of turns of a rollout", bounds="more than zero")
+    prompt_tokens: int = key(16_384, "maximum number of tokens of the first prompt", bounds="more than zero")
+    completion_tokens: int = key(
+        65_536, "maximum number of tokens after the prompt, observations included", bounds="more than zero"
     )
-    temperature: float = key(1.0, "temperature of sampling")
-    top_p: float = key(1.0, "top-p of sampling")
+    reply_tokens: int = key(0, "maximum number of tokens of a reply; 0: only `completion_tokens` limits it")
+    time: float = key(5400.0, "deadline of a rollout, in seconds", bounds="more than zero")
+    command_timeout: float = key(
+        option("command_timeout").default,
+        "maximum seconds of a command whose call sets no time-out",
+        bounds="more than zero",
+    )
+    temperature: float = key(1.0, "temperature of sampling", bounds="more than zero")
+    top_p: float = key(1.0, "top-p of sampling", bounds="more than zero and at most 1")
     top_k: int = key(0, "top-k of sampling; 0: all")
     nudges: int = key(
         1_000_000, "number of successive replies without a call that are answered with a request for a call"
@@ -137,7 +154,9 @@ class RolloutConfig:
         "stop reasons that give the reward 0; by default, those of rollouts that are too long",
     )
     attempts: int = key(
-        3, "maximum number of attempts at a rollout; if all attempts fail, the rollout gets no gradient"
+        3,
+        "maximum number of attempts at a rollout; if all attempts fail, the rollout gets no gradient",
+        bounds="more than zero",
     )
     at_once: int = key(0, "maximum number of simultaneous rollouts; 0: all rollouts of a step")
     isolation: str = key(
@@ -182,7 +201,7 @@ class ValidationConfig:
         "the tasks' rows or, for `notes` and `ledger`, rows that the training does not use",
     )
     count: int = key(0, "maximum number of rows of a task; 0: all rows")
-    repeats: int = key(1, "number of rollouts of each row")
+    repeats: int = key(1, "number of rollouts of each row", bounds="more than zero")
     temperature: float = key(1.0, "temperature of sampling")
     top_p: float = key(1.0, "top-p of sampling")
     top_k: int = key(0, "top-k of sampling; 0: all")
@@ -192,7 +211,9 @@ class ValidationConfig:
 class ObjectiveConfig:
     """Options of the objective, with the names of TRL."""
 
-    learning_rate: float = key(1e-6, "learning rate, which is constant after `warmup_steps`")
+    learning_rate: float = key(
+        1e-6, "learning rate, which is constant after `warmup_steps`", bounds="more than zero"
+    )
     warmup_steps: int = key(0, "number of first steps in which the learning rate rises")
     epsilon: float = key(0.2, "the lower bound of the clip is 1 - epsilon")
     epsilon_high: float = key(0.28, "the upper bound of the clip is 1 + epsilon_high")
@@ -221,7 +242,9 @@ class GenerationConfig:
         30.0, "maximum seconds that a request for a reply waits for rollouts that still execute a command"
     )
     server: str = key("http://127.0.0.1:8000", "address of the server, for `vllm-server`")
-    memory: float = key(0.3, "share of the GPU's memory for vLLM, for `vllm`")
+    memory: float = key(
+        0.3, "share of the GPU's memory for vLLM, for `vllm`", bounds="more than zero and at most 1"
+    )
 
 
 @dataclass(frozen=True)
@@ -231,7 +254,7 @@ class RecordConfig:
     keep: int = key(
         20, "number of newest steps whose rollouts are kept; 0: all steps. The figures of all steps are kept"
     )
-    checkpoint_every: int = key(10, "number of steps between two checkpoints")
+    checkpoint_every: int = key(10, "number of steps between two checkpoints", bounds="more than zero")
     checkpoints: int = key(2, "number of newest checkpoints that are kept; 0: all checkpoints")
 
 
@@ -241,7 +264,7 @@ class TrainingConfig:
 
     name: str = key("training", "name of the policy in records")
     seed: int = key(42, "seed for random weights, the order of the rows, and the sampling")
-    steps: int = key(100, "number of steps of the policy gradient")
+    steps: int = key(100, "number of steps of the policy gradient", bounds="more than zero")
     device: str = key("auto", "`cpu`, or `auto` for a GPU if the machine has one")
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -393,13 +416,7 @@ def _check(config: TrainingConfig) -> None:
         if value not in known:
             words = [word or "empty" for word in known]
             raise ConfigError(f"{name} has to be {', '.join(words[:-1])} or {words[-1]}, not {value!r}.")
-    for name, number in _numbers(dataclasses.asdict(config), ""):
-        if name in _MORE_THAN_ZERO and not 0 < number < math.inf:
-            raise ConfigError(f"{name} has to be more than zero, not {number}.")
-        if name in _SHARES and not 0 < number <= 1:
-            raise ConfigError(f"{name} has to be more than zero and at most 1, not {number}.")
-        if not 0 <= number < math.inf:
-            raise ConfigError(f"{name} has to be at least zero, not {number}.")
+    _check_numbers(config, "")
     if config.seed >= 2**32:
         raise ConfigError(f"seed has to be less than 2**32, not {config.seed}.")
     if rollouts.per_row < 2:
@@ -417,26 +434,15 @@ def _check(config: TrainingConfig) -> None:
         )
 
 
-_MORE_THAN_ZERO = frozenset(
-    (
-        "steps", "model.layers", "model.width", "model.heads", "model.vocabulary", "warm_up.count", "warm_up.batch",
-        "warm_up.learning_rate", "rollouts.rows_per_step", "rollouts.turns", "rollouts.prompt_tokens",
-        "rollouts.completion_tokens", "rollouts.time", "rollouts.command_timeout", "rollouts.attempts",
-        "rollouts.temperature", "objective.learning_rate", "record.checkpoint_every", "validation.repeats",
-    )
-)  # fmt: skip
-"""Keys of the numbers that must be above zero. All other numbers must be at least zero."""
-_SHARES = frozenset(("rollouts.top_p", "generation.memory"))
-"""Keys of the numbers that must be above zero and at most 1."""
-
-
-def _numbers(content: Mapping[str, Any], prefix: str) -> typing.Iterator[tuple[str, float]]:
-    """Yield the key and the value of each number in a configuration."""
-    for name, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{name}.")
+def _check_numbers(config: Any, prefix: str) -> None:
+    for key in dataclasses.fields(config):
+        value = getattr(config, key.name)
+        if dataclasses.is_dataclass(value):
+            _check_numbers(value, f"{prefix}{key.name}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield f"{prefix}{name}", value
+            bounds = key.metadata["bounds"]
+            if not _BOUNDS[bounds](value):
+                raise ConfigError(f"{prefix}{key.name} has to be {bounds}, not {value}.")
 
 
 def _plain(value: Any) -> Any:

@@ -160,7 +160,7 @@ def plan_evaluation(
         if number is not None and number < 1:
             raise ConfigError(f"The number of {word} has to be at least 1, not {number}.")
     found, given = _task_and_rows(config, task, data, rows)
-    if found.scorer == "judge" and judge is None:
+    if found.needs_judge and judge is None:
         raise ConfigError(
             f"Task {found.name} is scored by a judge: name a model with --judge_model (for example openai/gpt-5)."
         )

@@ -1,8 +1,9 @@
 """Reward of a rollout. The rules that compare answers are in `benchmark/scorers.py`.
 
-A new addition to the score needs a key in `config.RolloutConfig`. `RolloutConfig.unshaped` must switch it off.
-`rollouts.check_ended` must leave out rollouts whose reward does not come from the scorer. `watch.py` draws rewards from
-0 to 1, and docs/explanation/learning.md lists the additions.
+A new addition to the score needs a key in `config.RolloutConfig`; for a number below zero, also a row in
+`config._BOUNDS`. `RolloutConfig.unshaped` must switch it off, and docs/explanation/learning.md must list it: a test
+checks both. `rollouts.check_ended` must leave out rollouts whose reward does not come from the scorer. `watch.py` draws
+rewards from 0 to 1.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from llm_sandbox_nb.analysis.usage import times_of
 from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, in_sandbox, with_one_reply
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.runner import together
+from llm_sandbox_nb.benchmark.scorers import BY_MODEL, IN_SANDBOX
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.task import Task, without_network
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER
@@ -162,7 +163,7 @@ class RolloutWorkers:
         scorer = self._scorer
         if scorer.endswith(".py") and (problem := await self._scoring.check(scorer)):
             raise RolloutError(f"The reward cannot be computed: {problem}; correct {scorer}.")
-        if scorer in ("judge", "swe"):
+        if scorer in (*BY_MODEL, *IN_SANDBOX):
             raise RolloutError(
                 f"The scorer {scorer} cannot give rewards: name another scorer, or a Python file, in data.scorer."
             )

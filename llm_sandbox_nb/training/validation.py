@@ -71,7 +71,7 @@ def _task(name: str, config: TrainingConfig) -> tuple[Task, list[Row]]:
         ) from error
     if not how.tasks and config.data.scorer:
         task = replace(task, scorer=config.data.scorer)
-    return (replace(task, scorer=BY_RULES) if task.scorer == "judge" else task), rows
+    return (replace(task, scorer=BY_RULES) if task.needs_judge else task), rows
 
 
 def _question(row: Row) -> tuple[str, str, tuple[str, ...]]:

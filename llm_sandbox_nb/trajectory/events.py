@@ -10,11 +10,14 @@ else it makes a branch. Depending on the effect of the event, change these modul
 
 - the steps: `trajectory.py` and `trajectory/fold.ts`
 - the conversation: `Trajectory.messages`, `agent/conversation_state.py` and `trajectory/conversation.ts`
-- the state of the run: `state.py` and `trajectory/status.ts`
+- the state of the run: `state.py` and `trajectory/status.ts`; in lists of runs `_END_KINDS` in `run_summary.py`
+- text that streams: `TRANSIENT`, `live_tail.py` and `live-tail.ts`
+- the drawing: `view/step.ts` or `view/view.ts`, and `card/card.py`
 - the output of the terminal: `cli/printer.py`, and `_PRINTED_EVENTS` in `cli/run_command.py`
 - other formats, if the event may follow the end of a run: `_AFTER_END` in `formats/entries.py`
+- facts that other formats keep or lose: `FACTS` in tests/format_table.py, which writes docs/reference/formats.md
 - a new class for a part of an event: `PARTS` in labextension/generate-events.py
-- tests that compare Python and TypeScript: tests/random_runs.py
+- tests that compare Python and TypeScript, and lists of runs with whole runs: tests/random_runs.py
 """
 
 from __future__ import annotations

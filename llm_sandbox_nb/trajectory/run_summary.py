@@ -178,18 +178,11 @@ def _end(newest_first: Iterator[dict[str, Any]], shared: object) -> tuple[str, i
     return state or "open", -1
 
 
-_END_MARKERS = (
-    b'"settings.changed"',
-    b'"model.failed"',
-    b'"stop"',
-    b'"continued"',
-    b'"run.finished"',
-    b'"checked"',
-)
-"""Texts in the journal lines that `_status` needs to describe the end of a run.
-
-These lines record changed limits, failures of the model, a stop, a resume, an end or a score."""
 _END_KINDS = ("settings.changed", "control", "continued", "run.finished", "checked")
+"""Kinds of events that `_status` needs to describe the end of a run: changed limits, a stop, a resume, an end, a score.
+
+Of the last step, it also needs the failures of the model."""
+_END_MARKERS = tuple(f'"{kind}"'.encode() for kind in (*_END_KINDS, "model.failed"))
 
 
 def _status(first: dict[str, Any], lines: list[bytes], state: str, steps: int) -> Status:

@@ -12,6 +12,7 @@ from chromium import PlaywrightLoop
 from live_cells import BADGE, begin
 from playwright.sync_api import Locator, Page, expect
 from servers import FrontEnd, command, open_notebook, show_panel
+from shared_sandboxes import ISOLATION_PARAMS
 from support import require
 from waiting import eventually
 
@@ -184,11 +185,6 @@ turns:
             '
   - calls: [{{tool: submit}}]
 """
-ISOLATIONS = (
-    pytest.param("process"),
-    pytest.param("docker", marks=pytest.mark.docker),
-    pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
-)
 
 
 def number(section: Locator, name: str, unit: str) -> float:
@@ -204,7 +200,7 @@ def wait_until(page: Page, section: Locator, name: str, unit: str, low: float, h
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("server", ["lab"], indirect=True)
-@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("isolation", ISOLATION_PARAMS)
 def test_the_graphs_tell_what_a_sandbox_uses(server: FrontEnd, page: Page, isolation: str) -> None:
     with PlaywrightLoop.aside():
         require(isolation)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from sandbox_commands import begun, until
+from shared_sandboxes import isolated
 
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 from llm_sandbox_nb.sandbox.limits import Limits
@@ -99,7 +100,7 @@ async def test_jobs_in_the_background(box: Any, starter: str) -> None:
 
 
 @bounded
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 async def test_bytes_are_bounded_also_among_hundreds_of_processes(box: Any) -> None:
     """There the executor does not fork to count."""
     await box.run("for i in $(seq 250); do sleep infinity & done; disown -a")
@@ -118,7 +119,7 @@ async def test_commands_cannot_stop_the_count(box: Any) -> None:
 
 
 @bounded
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 async def test_files_that_have_no_name_any_more(box: Any) -> None:
     result = await box.exec(["python3", "-c", HOLD], timeout=600)
     assert result.exit_code == 137
@@ -127,7 +128,7 @@ async def test_files_that_have_no_name_any_more(box: Any) -> None:
 
 @bounded
 @pytest.mark.campaign
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 async def test_who_never_stops_writing_loses_the_sandbox(box: Any) -> None:
     async def write_on() -> None:
         for number in range(100):

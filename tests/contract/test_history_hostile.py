@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from history_channel import Host, record, rows, truth
 from sandbox_commands import begun
+from shared_sandboxes import isolated
 
 pytestmark = pytest.mark.own_sandbox
 
@@ -21,7 +22,7 @@ KILL = (
 )
 
 
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 async def test_killed_or_stopped_by_the_model(box: Any) -> None:
     host = Host(box)
     await host.checkpoint()
@@ -35,7 +36,7 @@ async def test_killed_or_stopped_by_the_model(box: Any) -> None:
     assert host.content("/testbed/a") == b"2\n"
 
 
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 async def test_a_killed_one_answers_the_request_under_way(box: Any) -> None:
     host = Host(box)
     await box.run("head -c 60000000 /dev/urandom > big")
@@ -55,7 +56,7 @@ async def test_a_killed_one_answers_the_request_under_way(box: Any) -> None:
     assert len(host.content("/testbed/big")) == 60_000_000
 
 
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 async def test_values_that_only_files_in_memory_have(box: Any) -> None:
     """The kernel keeps times, sizes and attributes for them that no disk holds; to report them must end nothing."""
     script = f"""
@@ -301,7 +302,7 @@ async def test_a_restore_stays_in_the_working_directory(box: Any, tmp_path) -> N
     assert told.entries[f"{root}/d"][1] == "l"
 
 
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 async def test_what_fails_is_told_and_the_next_look_tells_the_truth(box: Any) -> None:
     host = Host(box)
     await host.checkpoint()
@@ -365,7 +366,7 @@ async def test_only_changed_pieces_and_holes(box: Any) -> None:
 # -------------------------------------------------------------------------------------------------- strict
 
 
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 @pytest.mark.sandbox(profile="strict")
 async def test_the_strict_profile_without_root(box: Any) -> None:
     host = Host(box)
@@ -390,7 +391,7 @@ async def test_the_strict_profile_without_root(box: Any) -> None:
     ).stdout == b"1\n"
 
 
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 async def test_describe(box: Any) -> None:
     host = Host(box)
     await zoo_of_two(box)

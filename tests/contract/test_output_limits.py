@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shared_sandboxes import isolated
 from support import eventually
 
 MiB = 2**20
@@ -106,7 +107,7 @@ async def test_much_output_in_bounded_memory(box: Any) -> None:
     assert on_the_host < 64 * MiB
 
 
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 @pytest.mark.own_sandbox
 async def test_much_output_is_bounded_inside(box: Any) -> None:
     result = await box.run(f"{SEND} >&2", timeout=600)

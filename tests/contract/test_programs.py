@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from sandbox_commands import begun
+from shared_sandboxes import isolated
 
 from llm_sandbox_nb.sandbox.errors import SandboxUserError
 
@@ -95,7 +96,7 @@ async def test_working_directory_and_environment(box: Any) -> None:
         await box.exec(["pwd"], cwd="/etc/passwd")
 
 
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 @pytest.mark.sandbox(profile="strict")
 async def test_a_working_directory_without_permission(box: Any) -> None:
     await box.run("mkdir closed; chmod 0 closed")
@@ -168,7 +169,7 @@ async def test_git_commits_without_being_told_who_works(box: Any) -> None:
     assert done.stdout == b"me@example.org\n", done.text
 
 
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 async def test_shared_memory_is_as_large_as_the_memory_allows(box: Any) -> None:
     """The engine's own 64 MB are too few for what shares data between processes."""
     done = await box.exec(

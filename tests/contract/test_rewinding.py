@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from sandbox_commands import living
+from shared_sandboxes import isolated
 from support import PATIENCE, own_mark
 
 from llm_sandbox_nb.sandbox.errors import HistoryError
@@ -40,7 +41,7 @@ async def test_checkpoint_change_restore_undo(box: Any, tmp_path: Path) -> None:
     assert {entry.path.rpartition("/")[2] for entry in await box.list_files(".", at=one)} >= {"f", "d"}
 
 
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 async def test_the_files_of_another_isolation_change_nothing(box: Any, tmp_path: Path) -> None:
     """Such a restore would remove the files of this sandbox, whose folders the other history does not have."""
     async with await open_sandbox("process") as other:
@@ -252,7 +253,7 @@ FIND = r"""{ find /dev /sys/fs/cgroup -xdev \( -name canary -o -name pipe -o -na
 ls /dev/mqueue; } 2>&-; true"""
 
 
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 async def test_nothing_is_left_in_folders_that_the_engine_fills(box: Any, isolation: str) -> None:
     """/dev/canary lived through a restore, and no problem was reported."""
     before = await box.checkpoint()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from sandbox_commands import begun
+from shared_sandboxes import isolated
 
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError
 
@@ -86,7 +87,7 @@ async def test_errors_of_writing(box: Any) -> None:
     assert (await box.run("ls -A | grep llm-sandbox")).stdout == b""
 
 
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 @pytest.mark.own_sandbox
 @pytest.mark.sandbox(profile="strict")
 async def test_writing_without_permission(box: Any) -> None:

@@ -2,7 +2,8 @@
  * Kinds of files, by the endings of their names: the type in an event would be no safer. `index.ts` has the viewer of
  * each kind, `view/outcome.ts` the order of kinds, `style/view.css` their signs, and `card/artifact_html.py` the
  * viewers of cards without scripts. A viewer that decodes a file needs a limit in `bounds.ts` and a hostile file in
- * tests/bombs.py. `agent/artifacts.py` has the recorded types, and `agent/blank_files.py` finds blank files.
+ * tests/bombs.py. `agent/artifacts.py` has the recorded types, and `agent/blank_files.py` finds blank files. The
+ * suffixes of media are also in `trajectory/doubts/evidence.py`, and a test compares them.
  */
 import { IArtifact } from './content';
 import { suffix } from './names';

@@ -1,6 +1,6 @@
 /**
- * Facts about a run in a line: steps, tokens, time, model, cost, sandbox, first error, changed files. `card/facts.py`
- * shows the same facts on a card without scripts.
+ * Facts about a run in a line: steps, tokens, time, reward, model, cost, sandbox, first error, changed files, notes.
+ * `card/facts.py` shows them on a card without scripts, except the reward and the notes, and lists other places.
  */
 
 import { h, makeButton, plainText, setText } from './dom';

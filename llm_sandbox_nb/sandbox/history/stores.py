@@ -1,7 +1,8 @@
 """The registry of the kinds of stores of checkpoints, and functions that make, find, open and remove a store.
 
-A new kind is a subclass of `checkpoint_store.CheckpointStore` and a row in `STORES`. tests/history_victim.py is killed
-while it writes to a store: let it use the new kind too.
+A new kind is a subclass of `checkpoint_store.CheckpointStore` and a row in `STORES`. The tests of the contract and of
+kills read `STORES`. A new kind also needs damaged and hostile stores in tests/received_folders.py, and a description of
+its files in `history/__init__.py` and docs/explanation/time-travel.md.
 """
 
 from __future__ import annotations

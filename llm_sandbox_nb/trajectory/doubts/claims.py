@@ -9,6 +9,7 @@ from llm_sandbox_nb.formatting import format_count
 from llm_sandbox_nb.trajectory.doubts.check_commands import CheckRun, checks_of
 from llm_sandbox_nb.trajectory.doubts.evidence import (
     DATA,
+    MEDIA,
     PROGRAMS,
     Action,
     Evidence,
@@ -61,6 +62,10 @@ _SUCCEEDED = re.compile(
     r"built|installed|converted|downloaded|processed|imported|migrated)\b",
     re.IGNORECASE,
 )
+_ENDINGS = DATA | MEDIA | PROGRAMS | {
+    "md", "markdown", "html", "htm", "xhtml", "css", "tex", "rst", "docx", "pptx", "zip", "gz", "tar",
+}  # fmt: skip
+"""Suffixes of names of files. Words that also end other names are left out, such as `diff` in `np.diff`."""
 _COMMITTED = re.compile(r"\b(?:committed|pushed|opened a pull request)\b", re.IGNORECASE)
 
 
@@ -214,40 +219,8 @@ def _files(evidence: Evidence, sentence: str, step: int) -> Iterator[tuple[str, 
 
 
 def _is_file(name: str) -> bool:
-    ending = ending_of(name)
-    known = (
-        ending in DATA
-        or ending in PROGRAMS
-        or ending
-        in (
-            "md",
-            "html",
-            "htm",
-            "pdf",
-            "png",
-            "jpg",
-            "jpeg",
-            "svg",
-            "gif",
-            "wav",
-            "mp3",
-            "mp4",
-            "mid",
-            "docx",
-            "pptx",
-            "zip",
-            "gz",
-            "tar",
-            "css",
-            "tex",
-            "webp",
-            "webm",
-            "ogg",
-            "rst",
-        )
-    )
     return (
-        known
+        ending_of(name) in _ENDINGS
         and not name.startswith("www.")
         and not re.fullmatch(r"[\d.]+\w?", name)
         and name.lower() not in ("node.js", "vue.js", "next.js", "three.js", "d3.js")

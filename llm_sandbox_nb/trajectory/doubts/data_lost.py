@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from llm_sandbox_nb.formatting import format_count, format_size
 from llm_sandbox_nb.trajectory.doubts.evidence import (
     DATA,
+    MEDIA,
     PROGRAMS,
     Action,
     Evidence,
@@ -166,21 +167,12 @@ def _shrunk(evidence: Evidence, action: Action, version: Version) -> str:
         return "" if extra is None else f"{said}{extra}"
     size_before = change.size_before or (before.change.size if before is not None and before.change else 0)
     lost = size_before - change.size
-    if lost >= 512 and lost >= size_before * 0.1 and not says(action, _SAYS_LESS):
-        if ending_of(path) in (
-            "png",
-            "jpg",
-            "jpeg",
-            "gif",
-            "webp",
-            "pdf",
-            "svg",
-            "mp4",
-            "wav",
-            "mp3",
-            "webm",
-        ):
-            return ""
+    if (
+        ending_of(path) not in MEDIA
+        and lost >= 512
+        and lost >= size_before * 0.1
+        and not says(action, _SAYS_LESS)
+    ):
         return f"{name} lost {format_size(lost)} of {format_size(size_before)}"
     return ""
 

@@ -48,6 +48,10 @@ DATA = frozenset((
     "geojson", "log", "ods", "avro", "orc", "tab", "psv", "list", "ini", "toml", "bib", "srt", "mbox", "ics",
 ))  # fmt: skip
 """Suffixes of data files."""
+MEDIA = frozenset((
+    "png", "jpg", "jpeg", "gif", "webp", "svg", "pdf", "wav", "mp3", "ogg", "oga", "mp4", "webm", "ogv", "mid", "midi",
+))  # fmt: skip
+"""Suffixes of pictures, sounds, videos and PDF files. Such a file can become smaller without a loss of data."""
 _ASIDE = re.compile(
     r"(?:^|/)(?:\.git|node_modules|__pycache__|\.\w+_cache|\.venv|venv|target|dist|\.cache|site-packages|\.next)/"
     r"|\.(?:pyc|pyo|lock|tmp|swp|bak|orig)$|(?:^|/)package-lock\.json$"

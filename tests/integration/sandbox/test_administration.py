@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from sandbox_commands import living, timed_out
+from shared_sandboxes import isolated
 from support import own_mark
 
 from llm_sandbox_nb.benchmark.report import cell_row
@@ -16,7 +17,6 @@ from llm_sandbox_nb.sandbox.errors import SandboxUserError
 from llm_sandbox_nb.sandbox.open import resource_usage
 
 FEW_RIGHTS = "00000000000000fb"
-strong = pytest.mark.isolations("docker", "bubblewrap")
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def users(isolation: str) -> None:
 def administered(test: Any) -> Any:
     """In `strict`, where the holder may act as others."""
     with_users = pytest.mark.usefixtures("users")(test)
-    return strong(pytest.mark.own_sandbox(pytest.mark.sandbox(profile="strict")(with_users)))
+    return isolated(pytest.mark.own_sandbox(pytest.mark.sandbox(profile="strict")(with_users)))
 
 
 @administered
@@ -83,7 +83,7 @@ async def test_a_time_out_kills_what_root_started(box: Any) -> None:
 # ---------------------------------------------------------------------------------------- what it has used
 
 
-@strong
+@isolated
 @pytest.mark.own_sandbox
 async def test_memory_and_disk_come_from_the_engine(box: Any, isolation: str) -> None:
     before = await resource_usage(box)

@@ -29,6 +29,7 @@ from network_attacks import (
     check_answer,
 )
 from secret_search import holds, in_folder, in_processes
+from shared_sandboxes import isolated
 
 from llm_sandbox_nb.sandbox.contract import Connection
 from llm_sandbox_nb.sandbox.network.policy import Policy
@@ -36,7 +37,7 @@ from llm_sandbox_nb.sandbox.network.secrets import placeholder, read_secrets
 
 pytestmark = [
     pytest.mark.own_sandbox,
-    pytest.mark.isolations("docker", "bubblewrap"),
+    isolated,
     pytest.mark.sandbox(network="allow", allow=ALLOW, secrets=SECRETS),
 ]
 PROBE = r"""

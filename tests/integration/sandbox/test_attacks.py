@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from sandbox_commands import begun, living, timed_out, until
+from shared_sandboxes import isolated
 from support import own_mark
 
 from llm_sandbox_nb.sandbox.limits import Limits
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
-pytestmark = pytest.mark.isolations("docker", "bubblewrap")
+pytestmark = isolated
 PROFILES = pytest.mark.parametrize(
     "profile",
     [pytest.param(name, marks=pytest.mark.sandbox(profile=name)) for name in ("standard", "strict")],

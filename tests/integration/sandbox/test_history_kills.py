@@ -23,8 +23,7 @@ from support import CAMPAIGN, require, run, size
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
-from llm_sandbox_nb.sandbox.history.pack_store import PackStore
-from llm_sandbox_nb.sandbox.history.stores import is_history
+from llm_sandbox_nb.sandbox.history.stores import is_history, open_store
 from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.sandbox.protocol.frames import Frame
 
@@ -121,7 +120,7 @@ def test_killed_before_a_change_of_the_history_what_was_told_is_there(tmp_path: 
         if not is_history(folder / "history"):
             assert not told
             continue
-        store = PackStore(folder / "history")
+        store = open_store(folder / "history")
         kept = {one.id for one in store.checkpoints()}
         assert set(told) <= kept
         for id in kept:
@@ -176,7 +175,7 @@ def test_a_process_that_is_killed_in_a_restore(tmp_path: Path) -> None:
             told = first + words.read()
         os.waitpid(child, 0)
         acknowledged |= set(told.decode().split("\n")[:-1])
-        store = PackStore(folder)
+        store = open_store(folder)
         assert acknowledged <= {one.id for one in store.checkpoints()}
         for id in acknowledged:
             assert files_at(store, id)

@@ -12,6 +12,7 @@ import time
 import pytest
 from full_manifest import Manifest, differences, digests, full_manifest, untold
 from history_steps import LOCAL_STEPS, STEPS, Step, prepare
+from shared_sandboxes import isolated
 from support import run, size
 
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -107,7 +108,7 @@ def batches() -> list[tuple[int, int]]:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize(("first", "last"), batches())
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 def test_every_file_is_what_it_was(isolation: str, first: int, last: int) -> None:
     run(some_sequences(isolation, STEPS, first, last), timeout=280)
 

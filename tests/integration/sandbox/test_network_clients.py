@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from network_attacks import SECRET, SECRETS, Outside
 from registries import ALLOW, Registries, registries
+from shared_sandboxes import isolated
 from support import eventually, run
 
 from llm_sandbox_nb.sandbox.open import open_sandbox
@@ -69,7 +70,7 @@ async def opened(isolation: str, folder: Path) -> AsyncIterator[tuple[Any, Regis
             yield box, here
 
 
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 def test_clients_work_as_they_are(isolation: str, tmp_path: Path) -> None:
     async def whole() -> None:
         async with opened(isolation, tmp_path) as (box, _):

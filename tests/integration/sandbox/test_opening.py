@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import support
+from shared_sandboxes import isolated
 
 from llm_sandbox_nb import open_sandbox
 from llm_sandbox_nb.sandbox.contract import Directories
@@ -51,7 +52,7 @@ def test_wrong_options_are_refused_at_once_in_one_sentence(options: dict[str, ob
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 def test_a_sandbox_starts_with_the_smallest_limits(isolation: str) -> None:
     limits = Limits(memory_bytes=16 * 1024**2, pids=8)
 
@@ -67,7 +68,7 @@ def test_a_ca_bundle_must_be_there(tmp_path: Path) -> None:
         open_sandbox(ca_bundle=tmp_path / "none.pem")
 
 
-@pytest.mark.isolations("docker", "bubblewrap")
+@isolated
 def test_certificates_that_have_vanished_are_named(isolation: str, tmp_path: Path) -> None:
     """The engine is not blamed."""
     with pytest.raises(SandboxError, match=r"cannot start .*vanished\.pem"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,13 +12,17 @@ import yaml
 
 from llm_sandbox_nb.training.config import (
     ConfigError,
+    RolloutConfig,
     config_names,
     documented_keys,
     load_config,
     make_config,
 )
 from llm_sandbox_nb.training.record import RecordError, TrainingRecord
+from llm_sandbox_nb.training.reward import reward
 from llm_sandbox_nb.training.training_run import TrainingRun, task_and_rows
+
+LEARNING = Path(__file__).parents[3] / "docs" / "explanation" / "learning.md"
 
 
 def test_packaged_configurations_load_and_return_from_yaml() -> None:
@@ -24,6 +30,16 @@ def test_packaged_configurations_load_and_return_from_yaml() -> None:
     for name in config_names():
         config = load_config(name)
         assert make_config(yaml.safe_load(config.as_yaml())) == config
+
+
+def test_each_addition_of_the_reward_can_be_switched_off() -> None:
+    """Keys of the reward are found in its code. A validation scores the answers without them."""
+    names = set(re.findall(r"\bconfig\.(\w+)", inspect.getsource(reward)))
+    used = {name: getattr(RolloutConfig(), name) or 0.5 for name in names}
+    assert names >= {"zero_reward_for"}
+    assert not any(getattr(RolloutConfig(**used).unshaped(), name) for name in names)
+    page = LEARNING.read_text("utf-8")
+    assert [name for name in names if f"`rollouts.{name}`" not in page] == []
 
 
 def test_papers_recipe() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,8 @@ from llm_sandbox_nb.runs.catalog import list_runs, runs_json, runs_text
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.server.run_handlers import _listed
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.doubts.evidence import Evidence
+from llm_sandbox_nb.trajectory.doubts.claims import _is_file
+from llm_sandbox_nb.trajectory.doubts.evidence import MEDIA, Evidence
 from llm_sandbox_nb.trajectory.doubts.rules import RULES, DoubtFinder, doubts_line
 from llm_sandbox_nb.trajectory.facts import with_facts
 from llm_sandbox_nb.trajectory.journal import read_journal
@@ -33,6 +35,7 @@ from llm_sandbox_nb.trajectory.unified_diff import unified
 from llm_sandbox_nb.trajectory.watched_run import WatchedRun
 
 DATA = Path(__file__).parents[2] / "data"
+KINDS = Path(__file__).parents[3] / "labextension" / "src" / "artifacts" / "kinds.ts"
 RUNS: dict[str, Any] = json.loads(gzip.decompress((DATA / "doubted_runs.json.gz").read_bytes()))
 
 
@@ -124,6 +127,25 @@ def test_a_given_file_is_missed_in_the_folder_that_the_prompts_name(folder: str)
         finish,
     ]
     assert [one.text for one in doubts(events)] == ["model.bin, a given file, was removed"]
+
+
+def test_the_suffixes_of_media_are_those_with_viewers() -> None:
+    """A video that is encoded again loses no data, and an answer may name every file that the view shows."""
+    viewers = dict(re.findall(r"\['\.(\w+)', (?:\{ shown: ')?(\w+)", KINDS.read_text("utf-8")))
+    assert len(viewers) >= 28
+    texts = ("framed", "preview", "written")
+    assert {ending for ending, viewer in viewers.items() if viewer not in texts} == MEDIA - {"svg"}
+    assert [ending for ending in viewers if not _is_file(f"a.{ending}")] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "said"), [("input/a.ogg", []), ("input/a.bin", ["a.bin lost 3.0 KB of 4.0 KB"])]
+)
+def test_media_may_become_smaller(path: str, said: list[str]) -> None:
+    smaller = ev.FileDiff(path=path, kind="modified", size=1024, size_before=4096)
+    finish = ev.RunFinished(stop_reason="submitted", answer="Done.", steps=1)
+    events = [start_event(inputs=[path[6:]]), *called(1, "encode", exit_code=0, changes=[smaller]), finish]
+    assert [one.text for one in doubts(events)] == said
 
 
 def test_a_weakened_test_that_was_restored_by_its_inverse_diff_is_no_doubt() -> None:

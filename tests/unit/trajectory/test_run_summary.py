@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from card_runs import start_event
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from random_runs import EVENTS
 
+from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.run_folder import notebook_folder_name
 from llm_sandbox_nb.trajectory.run_summary import summaries, summarize
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 START: dict[str, Any] = {"kind": "run.started", "time": 100.0, "task": "Tidy up", "model": "m", "run_id": "r"}
 ASKED: dict[str, Any] = {"kind": "model.requested", "step": 5}
@@ -72,6 +79,31 @@ def test_a_run_with_a_very_long_task_is_listed(tmp_path: Path) -> None:
     found = summarize(journal(tmp_path, {**START, "task": "x" * 3_000_000}, ASKED, ENDED))
     assert found is not None
     assert (found.task, found.state, found.steps) == ("x" * 300, "submitted", 5)
+
+
+LIMITS = st.builds(ev.SettingsChanged, limits=st.just({"steps": 7, "cost": 2.0}))
+STOPS = st.builds(ev.Controlled, action=st.just("stop"), source=st.sampled_from(["browser", "on_pause"]))
+STREAM = st.lists(EVENTS | LIMITS | STOPS, min_size=20, max_size=40)
+OTHERS = ev.RunStarted | ev.ModelRequested | ev.ModelDelta | ev.CallOutput | ev.Rewound | ev.RunFinished
+
+
+# A failure shows the state that is wrong, and to shrink its events would take minutes.
+@settings(phases=[Phase.generate])
+@given(streams=st.tuples(STREAM, STREAM, STREAM))
+def test_the_end_in_words_is_that_of_the_whole_journal(streams: tuple[list[ev.Event], ...]) -> None:
+    first, last, after = ([event for event in stream if not isinstance(event, OTHERS)] for stream in streams)
+    events: list[ev.Event] = [start_event(settings={"limits": {"tokens": 9}})]
+    for step, stream in enumerate((first, last), 1):
+        events.append(ev.ModelRequested(step=step))
+        events += [one.model_copy(update={"step": step} if hasattr(one, "step") else {}) for one in stream]
+    scored = [event for event in after if isinstance(event, ev.Checked | ev.Rewarded | ev.Forked | ev.Noted)]
+    with tempfile.TemporaryDirectory() as folder:
+        for reason in ev.STOP_REASONS:
+            whole = [*events, ev.RunFinished(stop_reason=reason, steps=2), *scored]
+            written = [json.loads(ev.dump_event(event)) for event in whole]
+            found = summarize(journal(Path(folder), *written, name=reason))
+            assert found is not None
+            assert found.run_state(live=False) == Trajectory(whole).state(live=False)
 
 
 @pytest.mark.parametrize("after", [[], [{"kind": "forked", "step": 1}]])
