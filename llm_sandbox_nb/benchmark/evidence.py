@@ -246,8 +246,8 @@ async def _collected(
 async def _put_controls(box: Sandbox, neighbours: Iterable[str], *, dotted: bool) -> list[str]:
     """Write the control tests next to the first existing file of the tests in `neighbours`. Return their names.
 
-    The names have the same form as the name of the neighbour: `file::name`, or dotted as in unittest. If no file
-    exists, the names are dotted if `dotted` is True.
+    The names have the same form as the name of the neighbour: `file::name`, or dotted as in unittest. If
+    no neighbour exists, `dotted` decides between the two forms.
     """
     name = f"x{secrets.token_hex(6)}"
     folder, prefix, like = "", "", "test"

@@ -57,7 +57,7 @@ def exact(answer: str, gold: str) -> Score:
 
 
 def _bare(text: str) -> str:
-    """Return the normalised text without blanks, for texts that consist of marks only."""
+    """Return the normalised text without blanks. It is compared if a gold answer is only punctuation, such as `**`."""
     return "".join(normalised(text).split())
 
 

@@ -474,7 +474,7 @@ class Sandbox(Checkpointing):
 
     @abstractmethod
     async def interrupt(self) -> None:
-        """End the command that `run` is running, as a time-out would. The result of `run` then has `interrupted`."""
+        """End the command that `run` is running, as a time-out would. `run` then returns with `interrupted=True`."""
 
     @abstractmethod
     async def read_file(self, path: str, *, limit: int | None = None, at: str | None = None) -> bytes:

@@ -2,7 +2,7 @@
 
 `labextension/src/view/step-line.ts` makes the same line for the running step. The cases in tests/data/runs.json test
 both files. `card/page.py`, `card/card.py` and `view/step.ts` draw the line; `calm_steps.py` and `view/calm-steps.ts`
-join several steps in one row. A new part of the line is a field of `events.StepLine`.
+join several steps in one row. To add a part to the line, add a field to `events.StepLine`.
 """
 
 from __future__ import annotations

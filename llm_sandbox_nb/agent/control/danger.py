@@ -79,7 +79,8 @@ def dangers_of(command: str, exists: Callable[[str], bool]) -> tuple[list[str], 
             overwrite such a file.
 
     Returns:
-        A sentence for each kind of damage, in order, and True if some damage is outside the sandbox.
+        A sentence for each kind of damage, in the order of the places in the command, with a last sentence if the
+        command is too long to be checked. And True if some damage is outside the sandbox.
     """
     text = command[:MAX_CHECKED_CHARACTERS]
     found: list[tuple[int, str]] = []

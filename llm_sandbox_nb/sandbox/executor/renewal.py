@@ -108,6 +108,6 @@ def columns(table: bytes, wanted: slice) -> bytes:
 
 
 def scheduling() -> bytes:
-    """Return the kernel's scheduling settings of the executor."""
+    """Return the scheduling policy, the priority and the permitted CPUs of the executor."""
     policy = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), sorted(os.sched_getaffinity(0))
     return repr(policy).encode()

@@ -1,9 +1,9 @@
 """The state of the shell, as a script that restores the directory, umask, options, variables and functions.
 
 Bash itself writes the script, in a subshell and with builtins only. A command may have defined functions and aliases
-with the names of builtins, which must not be called instead. A backslash before a name prevents an alias. In POSIX
-mode, special builtins such as `unset` have priority over functions, so `unset` can remove a function `builtin`. After
-that, `builtin NAME` calls the real builtin.
+with the names of builtins. The subshell must not call them in place of the builtins. A backslash before a name
+prevents an alias. In POSIX mode, special builtins such as `unset` have priority over functions, so `unset` can remove
+a function `builtin`. After that, `builtin NAME` calls the real builtin.
 
 POSIX mode turns the option inherit_errexit on for good. So the script turns the option off again if it was off before.
 Functions and aliases are last in the script, so that they cannot change the effect of the other lines.

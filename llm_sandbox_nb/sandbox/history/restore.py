@@ -455,7 +455,10 @@ def _pack(plan: Plan) -> tuple[dict[bytes, Chunk], int]:
 
 
 class _Records:
-    """Records of a plan, in order. `places` has each piece's offset in the pack, by digest; empty without a pack."""
+    """Records of a restore plan: deletions, then contents, then metadata, and last the state of the shell.
+
+    `places` has each piece's offset in the pack, by digest. It is empty without a pack.
+    """
 
     def __init__(
         self, plan: Plan, store: CheckpointStore, shell: bytes | None, places: dict[bytes, int]

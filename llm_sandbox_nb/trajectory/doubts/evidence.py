@@ -26,7 +26,7 @@ _OUTPUT_CHARACTERS = 2 * 1024
 """Number of characters that are read at each end of an output."""
 _TEXT_CHARACTERS = 512 * 1024
 _MAX_CHANGES = 200
-"""Maximum number of changes by a call that are read. An installation makes thousands of changes."""
+"""Maximum number of file changes that are read for each call. An installation makes thousands of changes."""
 _MAX_READS = 40
 _MAX_FILES = 5_000
 _MAX_PATTERNS = 12

@@ -183,7 +183,10 @@ def _later_result(evidence: Evidence, version: Version) -> str:
 
 
 def _rerun_differs(evidence: Evidence, number: int, answer: set[str]) -> int | None:
-    """Return the step in which a repeated command no longer printed a number of the answer. None if there is none."""
+    """Return the first step after action `number` whose repeated command no longer printed any number of the answer.
+
+    Its previous execution had printed such a number. Numbers of one digit are ignored. None if there is no such step.
+    """
     key = {number for number in answer if len(number.lstrip("-")) > 1}
     if not key or len(key) > 6:
         return None
