@@ -2,8 +2,8 @@
 
 In JupyterLab, `labextension/src/view/facts.ts` shows these facts, and also the reward, the notes and the used part of
 the budget. In a terminal, `cli/printer.py` prints some of them. The sum of the tokens is `events.Usage.total_tokens`.
-The tokens of one step are in `trajectory/step_line.py` and `view/step-line.ts`, and those of compared runs in
-`view/compare.ts` and `runs/comparison_drawing.py`.
+The tokens of one step are in `trajectory/step_line.py`, `view/step-line.ts` and `view/timeline.ts`, and those of
+compared runs in `view/compare.ts` and `runs/comparison_drawing.py`.
 
 A test in test_card.py and one in labextension/tests/view.test.mjs expect the same line: change both.
 """

@@ -2,6 +2,10 @@
 
 Some servers do not stream, omit fields, add other fields, or use other types. docs/reference/model-servers.md lists
 these habits, and tests/server_variants.py has a server for each of them. `stream.py` puts the pieces together.
+
+Replies through LiteLLM are read in `litellm_transport.py`. Broken JSON in the arguments of a call is repaired in
+`agent/tools/arguments.py`, and calls in the text are read in `text_formats.py`. `server_habits.py` lists the modules of
+all other habits.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.model.request import assistant_message
 from llm_sandbox_nb.model.stream import Assembly
+from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
 from llm_sandbox_nb.training.rollouts import Rollout, RolloutError, RolloutSetting, RolloutWorkers, in_loop
 from llm_sandbox_nb.training.token_model import TokenConversation
 
@@ -143,8 +144,9 @@ class SandboxEnvironment:
             raise RolloutError((await self._work).detail or "The rollout ended before its first turn.")
         system, _ = environments.setting.task.prompts.messages("")
         if messages[:-1] != [system]:
+            equal = " or ".join(name for name, isolation in ISOLATIONS.items() if not isolation.own_root)
             raise RolloutError(
-                "The system prompt names a folder that differs between the sandboxes: use Docker or bubblewrap."
+                f"The system prompt names a folder that differs between the sandboxes: use {equal}."
             )
         return environments.setting.chat.harmless(str(messages[-1]["content"]))
 

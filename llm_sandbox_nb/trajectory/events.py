@@ -11,10 +11,14 @@ else it makes a branch. Depending on the effect of the event, change these modul
 - the steps: `trajectory.py` and `trajectory/fold.ts`
 - the conversation: `Trajectory.messages`, `agent/conversation_state.py` and `trajectory/conversation.ts`
 - the state of the run: `state.py` and `trajectory/status.ts`; in lists of runs `_END_KINDS` in `run_summary.py`
+- the place of a rewind: `_ENDINGS` and `_EXECUTED` in `runs/rewind_points.py`
+- the step of an event whose kind does not begin with `model.` or `call.`: `branches.py` and `trajectory/tree.ts`
+- options that a resumed run has: `runs/recorded_spec.py` and `runs/resume.py`
 - text that streams: `TRANSIENT`, `live_tail.py` and `live-tail.ts`
 - the drawing: `view/step.ts` or `view/view.ts`, and `card/card.py`
 - the output of the terminal: `cli/printer.py`, and `_PRINTED_EVENTS` in `cli/run_command.py`
 - other formats, if the event may follow the end of a run: `_AFTER_END` in `formats/entries.py`
+- spans of OpenTelemetry: `_mark` in `formats/opentelemetry.py`
 - facts that other formats keep or lose: `FACTS` in tests/format_table.py, which writes docs/reference/formats.md
 - a new class for a part of an event: `PARTS` in labextension/generate-events.py
 - tests that compare Python and TypeScript, and lists of runs with whole runs: tests/random_runs.py

@@ -14,7 +14,7 @@ from server_variants import VARIANTS
 from support import module_at
 
 from llm_sandbox_nb.agent.run_options import ContextMode
-from llm_sandbox_nb.benchmark.scorers import RULES
+from llm_sandbox_nb.benchmark.scorers import SCORERS
 from llm_sandbox_nb.sandbox.contract import Checkpointing
 from llm_sandbox_nb.sandbox.limits import DEFAULT_COMMAND_TIMEOUT, HISTORY_LIMIT, OUTPUT_LIMIT, Limits
 
@@ -77,7 +77,7 @@ def test_pages_explain_each_word_of_the_options_and_each_scorer() -> None:
         assert f'`"{word}"`' in pages["reference/python.md"]
     for page in ("explanation/scores.md", "reference/benchmark.md"):
         text = (DOCS / page).read_text("utf-8")
-        assert [name for name in RULES if f"`{name}`" not in text] == []
+        assert [name for name in SCORERS if f"`{name}`" not in text] == []
 
 
 def test_pages_repeat_the_limits_of_a_sandbox() -> None:
@@ -85,6 +85,9 @@ def test_pages_repeat_the_limits_of_a_sandbox() -> None:
     seconds = f"{DEFAULT_COMMAND_TIMEOUT:g}"
     assert re.findall(r"await box\..*timeout=(\d+)\)`", python) == [seconds, seconds]
     assert f"| `command_timeout` | `{seconds}` |" in python
+    assert f"a command has {seconds} seconds" in (
+        ROOT / "notebooks" / "07-what-can-go-wrong.ipynb"
+    ).read_text("utf-8")
     mebibytes = OUTPUT_LIMIT / 1024**2
     assert (
         f"at most {mebibytes:g} MiB of each; of longer output, the first {mebibytes / 2:g} MiB and the last"

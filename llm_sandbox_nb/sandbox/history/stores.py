@@ -2,7 +2,7 @@
 
 A new kind is a subclass of `checkpoint_store.CheckpointStore` and a row in `STORES`. The tests of the contract and of
 kills read `STORES`. A new kind also needs damaged and hostile stores in tests/received_folders.py, and a description of
-its files in `history/__init__.py` and docs/explanation/time-travel.md.
+its files in `history/__init__.py`, docs/explanation/time-travel.md and docs/explanation/isolation.md.
 """
 
 from __future__ import annotations
