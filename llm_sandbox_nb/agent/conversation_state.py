@@ -62,15 +62,17 @@ def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> Co
 
 def _submitted(trajectory: Trajectory) -> bool:
     step = trajectory.steps[-1] if trajectory.steps else None
-    if (
-        step is None or trajectory.status.ready_at is not None
-    ):  # after a rewind, a person wants the run to continue
+    if step is None:
         return False
+    # After a rewind or a fork, a person wants the run to continue. Its place is then an event after the call.
+    places = {rewind.to for rewind in trajectory.rewinds}
+    if trajectory.start and trajectory.start.forked_from:
+        places.add(trajectory.start.forked_from.event)
     for event in reversed(trajectory.path):
+        if event.id in places or isinstance(event, ev.RunFinished | ev.MessageAdded | ev.Rewound):
+            return False
         if isinstance(event, ev.CallFinished):
             break
-        if isinstance(event, ev.RunFinished | ev.MessageAdded):
-            return False
     return any(
         ends_run(call.tool) and call.result is not None and not call.result.error for call in step.calls
     )

@@ -87,8 +87,8 @@ class RemoteModel:
         self._reported: tuple[float, bool, int | None] = (-_REPORT_SECONDS, False, None)
         """Newest report of the context limit: the time of the report, True if the server had replied before it, and the
         limit in tokens."""
-        self._asking: asyncio.Future[int | None] | None = None
-        """Newest lookup of the context limit; it may still run."""
+        self._asking: tuple[object, asyncio.Future[int | None] | None] = None, None
+        """Newest lookup of the context limit, which may still run, after what it depends on."""
         self._importing: asyncio.Future[Any] | None = None
         self._listed_name: str | None = None
         """Name from the server's list, which is sent instead of `name`. None if `name` needs no correction."""
@@ -176,15 +176,18 @@ class RemoteModel:
 
     async def _ask_for_context(self, base: str, name: str, key: str | None) -> int | None:
         """Ask the server for the context limit. Simultaneous runs of an event loop share one lookup."""
+        answered = self._habits.answered
+        same = base, name, key, answered, asyncio.get_running_loop()
 
-        async def ask(answered: bool) -> int | None:
+        async def ask() -> int | None:
             served = await served_context(base, name, key)
             self._reported = time.monotonic(), answered, served
             return served
 
-        asking = self._asking
-        if asking is None or asking.done() or asking.get_loop() is not asyncio.get_running_loop():
-            asking = self._asking = asyncio.ensure_future(ask(self._habits.answered))
+        earlier, asking = self._asking
+        if earlier != same or asking is None or asking.done():
+            asking = asyncio.ensure_future(ask())
+            self._asking = same, asking
         return await asyncio.shield(asking)  # if one run is cancelled, the others still need the limit
 
     async def reply(

@@ -88,7 +88,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
 
     def _stop_runs(self, _: object) -> None:
         """Stop all runs, because the kernel ends."""
-        for run in self._recent:
+        for run in tuple(self._recent):  # another thread may add a run
             with suppress(ControlError):  # the run is over
                 run.control.stop(source="kernel")
 
@@ -322,8 +322,10 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         return await connect_server()
 
     async def _close_all(self) -> None:
-        await self._outside.close("kernel")
-        await asyncio.gather(self._forks.close(), self._sandboxes.close())
+        try:
+            await self._outside.close("kernel")
+        finally:
+            await asyncio.gather(self._forks.close(), self._sandboxes.close())
 
     def _close(self) -> None:
         """Close the sandboxes at the end of the kernel, without a long delay."""

@@ -11,6 +11,7 @@ import hashlib
 import json
 import posixpath
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -127,7 +128,8 @@ class OutsideCalls:
         async with self._forking:
             for agent in self.agents.values():
                 if not agent.ended and agent.task is not None:
-                    agent.run.control.stop(source=source)
+                    with suppress(ControlError):  # the run ends already
+                        agent.run.control.stop(source=source)
             await self._started.close(source)
             tasks = [agent.task for agent in self.agents.values() if agent.task is not None]
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -263,10 +263,14 @@ def report(run: R, new: R, patterns: list[re.Pattern[str]], ignore_files: tuple[
         other = later.get(number)
         texts = [_observed(observed, owner, patterns) for observed, owner in ((step, run), (other, new))]
         if texts[0] == texts[1] and other is not None:
-            texts = _first_different_line(
-                *(_cut_outputs(*one, patterns) for one in ((step, run), (other, new)))
-            )
-            if cut is None and any(call.result and call.result.truncated for call in step.calls):
+            outputs = [_cut_outputs(*one, patterns) for one in ((step, run), (other, new))]
+            texts = ["", ""]
+            if outputs[0] is not None and outputs[1] is not None:
+                texts = _first_different_line(outputs[0], outputs[1])
+            calls = [*step.calls, *other.calls]
+            if cut is None and (
+                None in outputs or any(call.result and call.result.truncated for call in calls)
+            ):
                 cut = number
         files: list[str] = []
         if not made.note:
@@ -293,26 +297,29 @@ def _observed(step: Step | None, run: RunRecord, patterns: list[re.Pattern[str]]
     return _comparable("\n".join(_original(call) for call in step.calls), run, patterns)
 
 
-def _cut_outputs(step: Step, run: RunRecord, patterns: list[re.Pattern[str]]) -> str:
+def _cut_outputs(step: Step, run: RunRecord, patterns: list[re.Pattern[str]]) -> str | None:
     """Return the recorded outputs of which the model was shown only the beginning and the end.
 
-    Return an empty text if the file of an output is missing or damaged.
+    Return None if the record does not have these outputs: the file of an output is missing or damaged, or the record
+    was read from a format that holds only what the model was shown.
     """
     texts = []
     for call in step.calls:
         if call.result is not None and without_output_files(body := _original(call)) != body:
+            if not run.has_journal:
+                return None
             for output in (call.result.stdout, call.result.stderr):
                 try:
                     texts.append(load_text(run.folder, output))
                 except OSError:
-                    return ""
+                    return None
     return _comparable("\n".join(texts), run, patterns)
 
 
 def _first_different_line(recorded: str, now: str) -> list[str]:
-    """Return the first different line of each text, or two empty texts if a text is empty or no line differs."""
+    """Return the first different line of each text, or two empty texts if no line differs."""
     lines = zip_longest(recorded.split("\n"), now.split("\n"), fillvalue="(no such line)")
-    return list(next((pair for pair in lines if recorded and now and pair[0] != pair[1]), ("", "")))
+    return list(next((pair for pair in lines if pair[0] != pair[1]), ("", "")))
 
 
 def _comparable(text: str, run: RunRecord, patterns: list[re.Pattern[str]]) -> str:

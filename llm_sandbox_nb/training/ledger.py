@@ -1,8 +1,8 @@
 """Task for a small pretrained model: questions about ledgers, which are files in the sandbox.
 
 Each line of a ledger is a sale, such as `Norwick sold rye for 481`. There are four kinds of questions, and each kind
-needs a different command. The scripted runs choose one of the four commands by chance, so about a quarter of the runs
-are right. The policy has to learn the right command for each kind.
+needs a different command. The scripted runs choose the right command in half of the runs, and otherwise one of the
+other three by chance. The policy has to learn to prefer the right command.
 """
 
 from __future__ import annotations
@@ -208,8 +208,13 @@ def asked_about(question: str) -> str:
     return next(word for word in question.rstrip("?").split() if word in _KEYS)
 
 
+_RIGHT_SHARE = 0.5
+"""Share of the scripted runs whose command is right. A policy that imitates runs with random commands learns that the
+command does not depend on the question; and if all runs are right, nothing is left for the reinforcement learning."""
+
+
 class LedgerDemonstrator:
-    """Scripted model that works on a row in text mode, with one command that is drawn at random.
+    """Scripted model that works on a row in text mode, with one command, which is right in half of the runs.
 
     The last line of the command's output is the answer.
     """
@@ -219,7 +224,10 @@ class LedgerDemonstrator:
 
     def __init__(self, seed: str, row: Row) -> None:
         chance = random.Random(seed)
-        self._command = command(asked_about(row.problem_statement), chance.choice(list(KINDS.values())))
+        right = row.id.partition("-")[0]
+        wrong = [name for name in KINDS if name != right]
+        name = right if chance.random() < _RIGHT_SHARE else chance.choice(wrong)
+        self._command = command(asked_about(row.problem_statement), KINDS[name])
         self._executed = False
 
     async def reply(

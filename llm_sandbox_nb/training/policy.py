@@ -63,9 +63,14 @@ def _check_header(file: Path) -> None:
 
     Raises:
         ModelError: if the header cannot be read.
-        ConfigError: if the numbers in the header are impossible.
+        ConfigError: if the numbers in the header are impossible, or the model has several files.
     """
-    if not read_header(file).is_plausible:
+    header = read_header(file)
+    if header.parts > 1:
+        raise ConfigError(
+            f"{file.name} is one of {header.parts} files of a model: merge them first with `llama-gguf-split --merge`."
+        )
+    if not header.is_plausible:
         raise ConfigError(f"{file} is not a valid GGUF file: its header has impossible numbers.")
 
 

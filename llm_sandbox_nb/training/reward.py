@@ -3,7 +3,7 @@
 A new addition to the score needs a key in `config.RolloutConfig`; for a number below zero, also a row in
 `config._BOUNDS`. `RolloutConfig.unshaped` must switch it off, and docs/explanation/learning.md must list it: a test
 checks both. `rollouts.check_ended` must leave out rollouts whose reward does not come from the scorer. `watch.py` draws
-rewards from 0 to 1. A changed reward does not stop the resumption of a training; changed keys, rows or rules do.
+rewards from 0 to 1. A training is also resumed after a change of this module.
 """
 
 from __future__ import annotations

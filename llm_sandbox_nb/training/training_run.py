@@ -203,10 +203,6 @@ class TrainingRun:
 
         transformers_logging.disable_progress_bar()
         set_seed(self.config.seed)
-        if self.config.model.dtype == "bfloat16" and bfloat16_is_slow(self.config.device):
-            self.say(
-                "This CPU computes bfloat16 slowly: --set model.dtype=float32 makes the training several times faster"
-            )
         model, tokenizer = self._start_policy()
         self._chat = self._chat_tokens(tokenizer)
         setting = RolloutSetting(
@@ -245,6 +241,10 @@ class TrainingRun:
                     "it after the first step, and resume it with `accelerate launch`."
                 )
             if config.model.path:
+                if config.model.dtype == "bfloat16" and bfloat16_is_slow(config.device):
+                    self.say(
+                        "This CPU computes bfloat16 slowly: a new training with model.dtype=float32 is much faster"
+                    )
                 self.say(f"Loading {config.model.path}")
                 model, tokenizer = load_policy(config.model.path, config.model.dtype)
                 if config.warm_up.steps:

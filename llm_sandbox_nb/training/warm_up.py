@@ -91,7 +91,7 @@ def imitate(
 ) -> list[float]:
     """Train `model` in place on the replies of the conversations, with TRL's SFTTrainer. Return the logged losses.
 
-    `say` is called with a line about each tenth of the steps. With LoRA, the matrices are merged into the weights at
+    `say` is called with a line at most about twenty times, at equal distances. With LoRA, the matrices are merged into the weights at
     the end.
     """
     from datasets import Dataset

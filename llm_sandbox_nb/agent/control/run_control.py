@@ -155,7 +155,7 @@ class RunControl:
         self.stepping = False
         """True if the run pauses at the next call or observation."""
         self.stopped = False
-        """True if a person has stopped the run."""
+        """True if a person, an outside agent or the end of the kernel has stopped the run."""
 
     def pause(self, *, source: str = "python") -> None:
         """Pause before the next request, call or observation. Raise ControlError if the run is over."""
@@ -338,7 +338,7 @@ class RunControl:
         This method returns only for a rewind.
 
         Raises:
-            CancelledError: if a person stopped the run.
+            CancelledError: if the run was stopped.
             BaseException: the exception of `work`, or of a decision that could not be recorded.
         """
         task = asyncio.ensure_future(work)

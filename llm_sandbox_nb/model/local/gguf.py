@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import re
 import struct
 from collections.abc import Mapping
@@ -16,6 +15,8 @@ from llm_sandbox_nb.model.contract import ModelError
 _MAGIC = b"GGUF"
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+PART_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
+"""Matches the name of one of several files of a model: the common part, its number, and the number of files."""
 _NUMBER_IN_NAME = re.compile(r"-\d{5}(?=-of-\d{5}\.gguf$)", re.IGNORECASE)
 _MAX_KEYS = 4096
 _MAX_TENSORS = 65_536
@@ -78,12 +79,17 @@ class GgufHeader:
     @property
     def parts(self) -> int:
         """Number of files into which the model was split."""
-        count = self.values.get("split.count")
-        return count if isinstance(count, int) and count > 1 else 1
+        return parts_of(self.values)
 
     def _number(self, name: str) -> int:
         found = self.values.get(f"{self.architecture}.{name}")
         return found if isinstance(found, int) and 0 < found < 1 << 40 else 0
+
+
+def parts_of(values: Mapping[str, Any]) -> int:
+    """Return the number of files into which a model was split, by the values of its header."""
+    count = values.get("split.count")
+    return count if isinstance(count, int) and count > 1 else 1
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -110,11 +116,31 @@ def read_header(path: Path) -> GgufHeader:
 
 
 def part_files(file: Path, header: GgufHeader) -> list[Path]:
-    """Return the files of a model that are present. `file` is the first, or the only one."""
+    """Return the files of a model. `file` is the first, or the only one.
+
+    Raises:
+        ModelError: if the name of the first file does not fit its header, or another file is missing.
+    """
     if header.parts == 1:
         return [file]
-    begin, _, end = file.name.partition("-00001-of-")
-    return list(file.parent.glob(f"{glob.escape(begin)}-*-of-{end}"))
+    form = f"NAME-00001-of-{header.parts:05}.gguf"
+    name = PART_NAME.fullmatch(file.name)
+    if name is None or (int(name[2]), int(name[3])) != (1, header.parts):
+        raise ModelError(
+            f"{file.name} is the first of {header.parts} files of a model: give it its original name again, {form}.",
+            kind="setup",
+        )
+    files = [
+        file.with_name(f"{name[1]}-{number:05}-of-{name[3]}.gguf") for number in range(1, header.parts + 1)
+    ]
+    for other in files:
+        if not other.is_file():
+            raise ModelError(
+                f"{file.name} is the first of {header.parts} files of a model, and {other.name} is missing: put all "
+                "files into one folder.",
+                kind="not_found",
+            )
+    return files
 
 
 class _Reader:
@@ -141,7 +167,7 @@ class _Reader:
         self._check_is_first(values)
         architecture = values.get("general.architecture")
         # The first of several files may have no tensors.
-        if not isinstance(architecture, str) or not architecture or not (tensors or "split.count" in values):
+        if not isinstance(architecture, str) or not architecture or not (tensors or parts_of(values) > 1):
             raise _NotGgufError("has no language model: the architecture or the tensors are missing.")
         offsets = [self._tensor() for _ in range(tensors)]
         alignment = values.get("general.alignment")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,13 +159,15 @@ class LocalModel:
         self._source.check()
         file = self._source.fetch(stop)
         header = read_header(file)
-        sha256 = known_sum(file, self.name, stop)
+        files = part_files(file, header)
+        sums = [known_sum(part, self.name, stop) for part in files]
         server = serve(file, self.name, header, stop)
         listed = self._source.model if isinstance(self._source, ListedSource) else None
         facts = {
             "file": file.name,
-            "sha256": sha256,
-            "size": sum(part.stat().st_size for part in part_files(file, header)),
+            # The first of several files may have no weights, so the sum is that of the list of all sums.
+            "sha256": sums[0] if len(sums) == 1 else hashlib.sha256("\n".join(sums).encode()).hexdigest(),
+            "size": sum(part.stat().st_size for part in files),
             "title": listed.title if listed else header.title,
             "licence": listed.licence if listed else "",
             "engine": f"xllamacpp {server.engine}",

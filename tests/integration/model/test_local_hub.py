@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from gguf_files import gguf_bytes
+from gguf_files import VALUES, gguf_bytes
 from huggingface_hub import constants
 from loopback_http import LoopbackServer
 
@@ -31,16 +31,25 @@ FILES = [f"/owner/repo/resolve/main/{file}" for file in ("model.gguf", *PARTS)]
 class Hub(BaseHTTPRequestHandler):
     """Has one file; answers with other bytes, or breaks off, as a test wants it."""
 
+    whole: ClassVar[bytes] = DATA
+    """The file, whose size and sum the headers name."""
     content: ClassVar[bytes] = DATA
     break_after: ClassVar[int] = 0
     """Bytes after which the next download breaks off; 0: it does not."""
     refusal: ClassVar[tuple[int, str]] = (0, "")
     ranges: ClassVar[list[str]] = []
+    paths: ClassVar[list[str]] = []
+    """Paths of the downloads."""
+
+    @classmethod
+    def serve(cls, whole: bytes) -> None:
+        cls.whole = cls.content = whole
 
     def do_HEAD(self) -> None:
         self._answer(body=False)
 
     def do_GET(self) -> None:
+        type(self).paths.append(self.path)
         self._answer(body=True)
 
     def _answer(self, *, body: bool) -> None:
@@ -60,12 +69,12 @@ class Hub(BaseHTTPRequestHandler):
         rest = hub.content[begin:]
         self.send_response(206 if begin else 200)
         self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header("ETag", f'"{SUM}"')
-        self.send_header("X-Linked-Etag", f'"{SUM}"')
-        self.send_header("X-Linked-Size", str(len(DATA)))
+        self.send_header("ETag", f'"{hashlib.sha256(hub.whole).hexdigest()}"')
+        self.send_header("X-Linked-Etag", f'"{hashlib.sha256(hub.whole).hexdigest()}"')
+        self.send_header("X-Linked-Size", str(len(hub.whole)))
         self.send_header("Content-Length", str(len(rest)))
         if begin:
-            self.send_header("Content-Range", f"bytes {begin}-{len(DATA) - 1}/{len(DATA)}")
+            self.send_header("Content-Range", f"bytes {begin}-{len(hub.whole) - 1}/{len(hub.whole)}")
         self.end_headers()
         if body:
             if hub.break_after:
@@ -81,6 +90,7 @@ class Hub(BaseHTTPRequestHandler):
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
     class ThisHub(Hub):
         ranges: ClassVar[list[str]] = []
+        paths: ClassVar[list[str]] = []
 
     with LoopbackServer(ThisHub) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.root)
@@ -119,8 +129,24 @@ def test_a_file_is_fetched_with_progress_and_then_comes_from_the_cache(hub: type
 
 
 def test_all_files_of_a_split_model_are_fetched_into_one_folder(hub: type[Hub]) -> None:
+    hub.serve(gguf_bytes({**VALUES, "split.count": 3}, tensors=0))
     first = find_source(f"hf:owner/repo/{PARTS[0]}").fetch(Stop())
     assert (first.name, sorted(path.name for path in first.parent.iterdir())) == (PARTS[0], PARTS)
+
+
+def test_a_first_file_that_names_another_number_of_files_is_refused_before_the_others_are_fetched(
+    hub: type[Hub],
+) -> None:
+    hub.serve(gguf_bytes({**VALUES, "split.count": 2}, tensors=0))
+    with pytest.raises(ModelError, match=f"{PARTS[0]} says in its header that the model has 2 files"):
+        find_source(f"hf:owner/repo/{PARTS[0]}").fetch(Stop())
+    assert hub.paths == [FILES[1]]
+
+
+@pytest.mark.parametrize("numbers", ["00001-of-00000", "00003-of-00002", "00000-of-00002"])
+def test_impossible_numbers_in_a_name_are_refused(numbers: str) -> None:
+    with pytest.raises(ModelError, match=r"cannot be file \d of \d files: correct the name"):
+        find_source(f"hf:owner/repo/big-{numbers}.gguf").check()
 
 
 def test_a_file_of_a_split_model_that_is_not_the_first_is_refused_before_it_is_fetched() -> None:

@@ -178,6 +178,15 @@ def test_the_memory_of_a_model_in_several_files_counts_them_all(
     monkeypatch.setattr(machine, "free_memory", lambda: 3 * 10**9)
     with pytest.raises(ModelError, match=r"needs about 2.9 GB of memory"):
         local_server.plan_server(first, "local/big", read_header(first))
+    (tmp_path / "big[1]-00002-of-00003.gguf").unlink()
+    with pytest.raises(
+        ModelError, match=r"first of 3 files of a model, and big\[1\]-00002-of-00003.gguf is missing"
+    ):
+        local_server.plan_server(first, "local/big", read_header(first))
+    with pytest.raises(ModelError, match=r"give it its original name again, NAME-00001-of-00003.gguf"):
+        local_server.plan_server(
+            first.rename(tmp_path / "big.gguf"), "local/big", read_header(tmp_path / "big.gguf")
+        )
 
 
 def test_a_model_with_a_very_short_context_gets_the_shortest_of_the_engine(

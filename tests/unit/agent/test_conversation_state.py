@@ -59,3 +59,19 @@ def test_the_seconds_of_a_run_are_those_in_which_it_worked(
     timed: list[tuple[float, ev.Event]] = [(0, BEGUN[0]), *step, *events]
     trajectory = Trajectory(event.model_copy(update={"time": 1e9 + time}) for time, event in timed)
     assert seconds_so_far(trajectory) == seconds
+
+
+def test_a_run_continues_after_a_rewind_to_its_submission() -> None:
+    """`Continued` says that a person wants the run to continue, also if the process is killed right after it."""
+    of_call = ev.CallProposed | ev.CallStarted
+    submitted = [
+        event.model_copy(update={"tool": "submit"}) if isinstance(event, of_call) else event
+        for event in step_events(1)
+    ]
+    events = [*BEGUN, *submitted]
+    assert conversation_state(Trajectory(events)).submitted
+    place = events[-1].id
+    rewound = ev.Rewound(to=place, step=1)
+    continued = ev.Continued(parent=place)
+    assert not conversation_state(Trajectory([*events, rewound])).submitted
+    assert not conversation_state(Trajectory([*events, rewound, continued])).submitted

@@ -75,3 +75,19 @@ def test_a_replay_says_which_output_is_compared_only_in_part(tmp_path: Path) -> 
     compared = report(*runs, [], ())
     assert compared.ok
     assert "In step 1, only the recorded part of the output is compared." in str(compared)
+
+
+@pytest.mark.parametrize("without", ["journal", "output"])
+def test_an_output_that_the_record_does_not_have_is_not_compared(without: str, tmp_path: Path) -> None:
+    """A record in another format has only what the model was shown."""
+    runs = [run_of(tmp_path / name, SHOWN.format("1a"), f"{name} " * 50_000) for name in "ab"]
+    if without == "journal":
+        runs[0] = Run(runs[0].folder, runs[0].trajectory, has_journal=False)
+    else:
+        (output,) = [
+            path for path in runs[0].folder.rglob("*") if path.is_file() and path.stat().st_size > 90_000
+        ]
+        output.unlink()
+    compared = report(*runs, [], ())
+    assert compared.ok
+    assert "In step 1, only the recorded part of the output is compared." in str(compared)
