@@ -91,8 +91,8 @@ def imitate(
 ) -> list[float]:
     """Train `model` in place on the replies of the conversations, with TRL's SFTTrainer. Return the logged losses.
 
-    `say` is called with a line at most about twenty times, at equal distances. With LoRA, the matrices are merged into the weights at
-    the end.
+    `say` is called with a line about twenty times at most, at equal distances. With LoRA, the matrices are merged into
+    the weights at the end.
     """
     from datasets import Dataset
     from transformers import PrinterCallback, TrainerCallback
