@@ -52,7 +52,9 @@ def collected(folder: Path) -> dict[str, Any]:
         "steps": [{key: step.get(key) for key in _STEP_KEYS} for step in record.steps()],
         "validations": [{key: one.get(key) for key in _VALIDATION_KEYS} for one in record.validations()],
         "evaluations": {
-            path.name: _evaluation(path) for path in sorted((folder / EVALUATION).glob("*")) if path.is_dir()
+            path.name.partition("-checkpoint-")[0]: _evaluation(path)
+            for path in sorted((folder / EVALUATION).glob("*"))
+            if path.is_dir()
         },
     }
 
@@ -118,7 +120,9 @@ def _commands(runs: Sequence[Path]) -> dict[str, int]:
 
 
 def _pairs(scores: Mapping[tuple[str, str], Mapping[Any, float]]) -> Iterator[dict[str, Any]]:
-    for (first, last), mode in ((pair, mode) for pair in ((BASE, BEFORE), (BEFORE, AFTER)) for mode in MODES):
+    for (first, last), mode in (
+        (pair, mode) for pair in ((BASE, BEFORE), (BEFORE, AFTER), (BASE, AFTER)) for mode in MODES
+    ):
         if (first, mode) not in scores or (last, mode) not in scores:
             continue
         found = paired(scores[last, mode], scores[first, mode])
