@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from support import module_at, size
+from support import module_at
 
 from llm_sandbox_nb.formats import inspect_log, llm_in_sandbox
 from llm_sandbox_nb.formats.entries import REST, entries_of, events_of
@@ -184,10 +184,10 @@ def copies(run: Trajectory, form: str) -> Iterator[tuple[Trajectory, Trajectory,
 
 
 @cache
-def measured(form: str, step: int = size(2, 1)) -> dict[str, str]:
-    """Facts that a format keeps, found with every second run: the table is the same with all runs."""
+def measured(form: str) -> dict[str, str]:
+    """Facts that a format keeps."""
     found = dict.fromkeys(FACTS, "yes")
-    for run in runs()[::step]:
+    for run in runs():
         for of, read, own in copies(run, form):
             for name, fact in FACTS.items():
                 if wrote_calls(of) != (name == IN_TEXT):

@@ -10,7 +10,7 @@ from typing import Any
 
 import support
 from failures import EVIDENCE, WINDOW
-from playwright.sync_api import Browser, BrowserContext, Playwright
+from playwright.sync_api import Browser, BrowserContext, Error, Page, Playwright
 from programs import require_program
 from servers import PATIENCE
 
@@ -58,6 +58,17 @@ class PlaywrightLoop:
     def ended(cls) -> None:
         cls.loop = None
         asyncio._set_running_loop(None)
+
+
+def go(page: Page, address: str, **options: Any) -> None:
+    """Open an address, again if a container came or went meanwhile, because Chromium then drops the request."""
+    for attempt in range(3):
+        try:
+            page.goto(address, **options)
+            return
+        except Error as error:
+            if "ERR_NETWORK_CHANGED" not in str(error) or attempt == 2:
+                raise
 
 
 @contextlib.contextmanager

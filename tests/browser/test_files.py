@@ -7,7 +7,7 @@ from pathlib import Path
 
 import course
 import pytest
-from chromium import PlaywrightLoop
+from chromium import PlaywrightLoop, go
 from failures import new_window
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
@@ -102,7 +102,7 @@ def test_a_trajectory_of_the_paper_opens_as_the_run(server: FrontEnd, page: Page
 def test_files_of_these_names_open_as_they_did_before(server: FrontEnd, page: Page) -> None:
     """They may be other projects'. The editor or Lab's view of JSON shows them."""
     for name in ("journal.jsonl", "trajectory.json"):
-        page.goto(server.address(f"run/{name}"))
+        go(page, server.address(f"run/{name}"))
         expect(page.locator(".cm-content, .jp-RenderedJSON").first).to_be_visible()
         expect(page.locator(".lsn-host")).to_have_count(0)
 

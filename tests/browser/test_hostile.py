@@ -9,7 +9,7 @@ from typing import Any
 
 import hostile_payloads
 import pytest
-from chromium import chromium
+from chromium import chromium, go
 from failures import open_window
 from hostile_server import PAGE, Canary, canary_server
 from playwright.sync_api import Browser, BrowserContext, Frame, Page, Playwright
@@ -243,7 +243,7 @@ def test_no_payload_reaches_the_page_or_the_server(
         page = context.new_page()
         seen = watch(context, page)
         address = f"{canary.address}/page/whole?run={number}&trusted={trusted}"
-        page.goto(address)
+        go(page, address)
         frames = sum(path.endswith((".html", ".svg")) for payload in batch for path in payload.files)
         page.wait_for_function("() => window.shown && !document.querySelector('[aria-busy=true]')")
         wait_for_frames(page, frames)
@@ -268,7 +268,7 @@ def let_pass(canary: Canary, context: BrowserContext) -> None:
     serve(canary, "control", payloads)
     canary.hits[:] = [hit for hit in canary.hits if hit[0] not in CONTROL]
     page = context.new_page()
-    page.goto(f"{canary.address}/page/bare?run=control", wait_until="commit")
+    go(page, f"{canary.address}/page/bare?run=control", wait_until="commit")
     assert eventually(page, lambda: canary.names() >= CONTROL), CONTROL - canary.names()
     page.close()
 
@@ -292,7 +292,7 @@ def fire(canary: Canary, context: BrowserContext, run: str, payloads: list[Paylo
     serve(canary, run, payloads)
     page = context.new_page()
     seen = watch(context, page)
-    page.goto(f"{canary.address}/page/bare?run={run}", wait_until="commit")
+    go(page, f"{canary.address}/page/bare?run={run}", wait_until="commit")
     deadline = time.monotonic() + seconds
     while names_of(payloads) - canary.names() and time.monotonic() < deadline:
         page.wait_for_timeout(50)

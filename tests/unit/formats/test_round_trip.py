@@ -82,9 +82,9 @@ def test_the_table_on_the_page_matches_the_runs() -> None:
 
 def test_a_format_that_forgets_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The canary of the table: a writer that drops the exit codes changes it."""
-    kept = format_table.measured.__wrapped__("mini-swe-agent", 8)
+    kept = format_table.measured.__wrapped__("mini-swe-agent")
     monkeypatch.setattr("llm_sandbox_nb.formats.records.add_rest", lambda *_: None)
-    forgets = format_table.measured.__wrapped__("mini-swe-agent", 8)
+    forgets = format_table.measured.__wrapped__("mini-swe-agent")
     assert kept["checkpoints"] == "extra"
     assert forgets["checkpoints"] == "no"
     assert forgets["replies"] == "yes"
