@@ -31,8 +31,8 @@ export class ArgumentsEditor {
 
   /** The arguments as they are now. Throws if an argument must be JSON and is not. */
   get values(): Record<string, unknown> {
-    const before = [...this._fields].map(([name, { value }]) => [name, value]);
-    return { ...Object.fromEntries(before), ...this.changes };
+    const before = new Map([...this._fields].map(([name, { value }]) => [name, value]));
+    return { ...Object.fromEntries<unknown>(before), ...this.changes };
   }
 
   /**
@@ -41,10 +41,10 @@ export class ArgumentsEditor {
    */
   get changes(): Record<string, unknown> {
     const edited = [...this._fields].filter(([, { area, before }]) => area.value !== before);
-    const parsed = edited.map(([name, { area, value }]) => [
-      name,
-      typeof value === 'string' ? area.value : this._parse(name, area.value)
-    ]);
+    const parsed = new Map<string, unknown>();
+    for (const [name, { area, value }] of edited) {
+      parsed.set(name, typeof value === 'string' ? area.value : this._parse(name, area.value));
+    }
     return Object.fromEntries(parsed);
   }
 
