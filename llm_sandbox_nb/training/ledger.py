@@ -214,7 +214,7 @@ command does not depend on the question; and if all runs are right, nothing is l
 
 
 class LedgerDemonstrator:
-    """Scripted model that works on a row in text mode, with one command, which is right in half of the runs.
+    """Scripted model for a row in text mode. It executes one command, which is right in half of the runs.
 
     The last line of the command's output is the answer.
     """

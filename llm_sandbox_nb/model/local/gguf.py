@@ -15,9 +15,7 @@ from llm_sandbox_nb.model.contract import ModelError
 _MAGIC = b"GGUF"
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-PART_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
-"""Matches the name of one of several files of a model: the common part, its number, and the number of files."""
-_NUMBER_IN_NAME = re.compile(r"-\d{5}(?=-of-\d{5}\.gguf$)", re.IGNORECASE)
+_PART_NAME = re.compile(r"(.*-)\d{5}(-of-(?!00000)(\d{5})\.gguf)", re.IGNORECASE | re.DOTALL)
 _MAX_KEYS = 4096
 _MAX_TENSORS = 65_536
 _MAX_HEADER_BYTES = 256 << 20
@@ -115,6 +113,17 @@ def read_header(path: Path) -> GgufHeader:
         raise ModelError(f"{path} {error}", kind="setup") from error
 
 
+def part_names(name: str) -> list[str]:
+    """Return the names of all files of a model, in order, by the name of one. Without numbers it is the only one.
+
+    If its number is higher than the number of files, or 0, `name` is not in the list.
+    """
+    part = _PART_NAME.fullmatch(name)
+    if part is None:
+        return [name]
+    return [f"{part[1]}{number:05}{part[2]}" for number in range(1, int(part[3]) + 1)]
+
+
 def part_files(file: Path, header: GgufHeader) -> list[Path]:
     """Return the files of a model. `file` is the first, or the only one.
 
@@ -123,16 +132,14 @@ def part_files(file: Path, header: GgufHeader) -> list[Path]:
     """
     if header.parts == 1:
         return [file]
-    form = f"NAME-00001-of-{header.parts:05}.gguf"
-    name = PART_NAME.fullmatch(file.name)
-    if name is None or (int(name[2]), int(name[3])) != (1, header.parts):
+    names = part_names(file.name)
+    if len(names) != header.parts or names[0] != file.name:
         raise ModelError(
-            f"{file.name} is the first of {header.parts} files of a model: give it its original name again, {form}.",
+            f"{file.name} is the first of {header.parts} files of a model: give it its original name again, "
+            f"NAME-00001-of-{header.parts:05}.gguf.",
             kind="setup",
         )
-    files = [
-        file.with_name(f"{name[1]}-{number:05}-of-{name[3]}.gguf") for number in range(1, header.parts + 1)
-    ]
+    files = [file.with_name(name) for name in names]
     for other in files:
         if not other.is_file():
             raise ModelError(
@@ -189,7 +196,7 @@ class _Reader:
         number, count = values.get("split.no"), values.get("split.count")
         if not isinstance(number, int) or number < 1:
             return
-        first = _NUMBER_IN_NAME.sub("-00001", Path(self._file.name).name)
+        first = part_names(Path(self._file.name).name)[0]
         raise _NotGgufError(
             f"is file {number + 1} of {count} files of a model: name the first, {first}, in a folder with all files."
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llm_sandbox_nb.model.contract import ModelError
-from llm_sandbox_nb.model.local.gguf import PART_NAME, read_header
+from llm_sandbox_nb.model.local.gguf import part_names, read_header
 from llm_sandbox_nb.model.local.hub import fetch_hub_file
 from llm_sandbox_nb.model.local.store import Stop, check_disk, fetch_once, known_sum, models_folder
 from llm_sandbox_nb.model.local.table import MODELS, ListedModel
@@ -110,33 +110,30 @@ class HubSource:
 
     def check(self) -> None:
         """Raise ModelError if the file is not the first of a split model. Other problems show when it is fetched."""
-        part = PART_NAME.fullmatch(self.file)
-        if part and not 1 <= int(part[2]) <= int(part[3]):
+        names = part_names(self.file)
+        if self.file not in names:
             raise ModelError(
-                f"{self.file} cannot be file {int(part[2])} of {int(part[3])} files: correct the name.",
-                kind="not_found",
+                f"The numbers in {self.file} are impossible: correct the name.", kind="not_found"
             )
-        if part and int(part[2]) != 1:
-            first = f"{part[1]}-00001-of-{part[3]}.gguf"
+        if self.file != names[0]:
             raise ModelError(
-                f"{self.file} is file {int(part[2])} of {int(part[3])} files of a model: name the first, {first}; the "
-                "others are fetched with it.",
+                f"{self.file} is file {names.index(self.file) + 1} of {len(names)} files of a model: name the first, "
+                f"{names[0]}; the others are fetched with it.",
                 kind="setup",
             )
 
     def fetch(self, stop: Stop) -> Path:
         """Return the path of the file in huggingface_hub's cache. Raise ModelError if a file cannot be fetched."""
         first = fetch_hub_file(self.repository, self.file, stop)
-        part = PART_NAME.fullmatch(self.file)
-        if part and int(part[3]) > 1:
-            # The header must agree before the other files, which may be large, are fetched.
-            if (parts := read_header(first).parts) != int(part[3]):
-                raise ModelError(
-                    f"{self.file} says in its header that the model has {parts} files: choose another file.",
-                    kind="setup",
-                )
-            for number in range(2, parts + 1):
-                fetch_hub_file(self.repository, f"{part[1]}-{number:05}-of-{part[3]}.gguf", stop)
+        others = part_names(self.file)[1:]
+        # The header must agree before the other files, which may be large, are fetched.
+        if others and (parts := read_header(first).parts) != len(others) + 1:
+            raise ModelError(
+                f"{self.file} says in its header that the model has {parts} files: choose another file.",
+                kind="setup",
+            )
+        for name in others:
+            fetch_hub_file(self.repository, name, stop)
         return first
 
 

@@ -49,12 +49,7 @@ from llm_sandbox_nb.sandbox.bubblewrap.view import (
 )
 from llm_sandbox_nb.sandbox.cgroups import memory_peak
 from llm_sandbox_nb.sandbox.client import AdministeredSandbox, ChannelSandbox
-from llm_sandbox_nb.sandbox.contract import (
-    Directories,
-    Protection,
-    ResourceUsage,
-    Sandbox,
-)
+from llm_sandbox_nb.sandbox.contract import Directories, Protection, ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.limits import Limits
 from llm_sandbox_nb.sandbox.network.door import DOOR_PORT, take_listener

@@ -143,9 +143,9 @@ def test_a_first_file_that_names_another_number_of_files_is_refused_before_the_o
     assert hub.paths == [FILES[1]]
 
 
-@pytest.mark.parametrize("numbers", ["00001-of-00000", "00003-of-00002", "00000-of-00002"])
+@pytest.mark.parametrize("numbers", ["00003-of-00002", "00000-of-00002"])
 def test_impossible_numbers_in_a_name_are_refused(numbers: str) -> None:
-    with pytest.raises(ModelError, match=r"cannot be file \d of \d files: correct the name"):
+    with pytest.raises(ModelError, match="are impossible: correct the name"):
         find_source(f"hf:owner/repo/big-{numbers}.gguf").check()
 
 

@@ -84,6 +84,12 @@ def test_a_part_that_is_not_the_first_names_the_first(values: Mapping[str, objec
     assert "is file 2 of 3 files of a model: name the first, big-00001-of-00003.gguf" in refusal(second)
 
 
+def test_a_later_part_with_impossible_numbers_in_its_name_is_refused(tmp_path: Path) -> None:
+    part = tmp_path / "big-00002-of-00000.gguf"
+    part.write_bytes(gguf_bytes({**VALUES, "split.no": 1, "split.count": 3}))
+    assert "is file 2 of 3 files of a model" in refusal(part)
+
+
 @pytest.mark.parametrize("tensors", [0, 2])
 def test_the_first_of_several_files_is_read(tensors: int, tmp_path: Path) -> None:
     data = gguf_bytes({**VALUES, "split.no": 0, "split.count": 3}, tensors=tensors)

@@ -60,7 +60,7 @@ def check(store: CheckpointStore, acknowledged: int) -> None:
 
 
 def check_packs(store: CheckpointStore, folder: Path) -> None:
-    """What is half-made or half-removed is gone."""
+    """Half-made and half-removed checkpoints are gone."""
     if isinstance(store, PackStore):
         assert sum(path.stat().st_size for path in (folder / "packs").iterdir()) == store.size
 
