@@ -78,6 +78,11 @@ class CallForm:
         """
         return self.text.form.footer_from if self.in_text else None
 
+    @property
+    def repeated(self) -> str:
+        """Text that replaces equal newest replies. Empty if all replies are sent."""
+        return self.text.form.repeated if self.in_text else ""
+
     def begin(self) -> None:
         """Begin or continue a conversation with the form of calls (text or native) that the setting selects."""
         self._demands = False

@@ -1,4 +1,4 @@
-"""Compaction: the shortening of a conversation that nearly fills the context of its model.
+"""Compaction: the shortening of a conversation that nearly fills the context of its model, or repeats itself.
 
 When the conversation fills three quarters of the model's token limit, many old messages are shortened at once. Between
 two compactions the history only grows, so that the provider's prompt cache stays valid. The limit comes from the
@@ -18,7 +18,14 @@ from typing import Any, Literal
 
 from llm_sandbox_nb.agent.conversation import Conversation
 from llm_sandbox_nb.agent.recorder import Recorder
-from llm_sandbox_nb.agent.reduction import KEPT_STEPS, Reduction, message_tokens, step_groups
+from llm_sandbox_nb.agent.reduction import (
+    KEPT_STEPS,
+    Reduction,
+    Repeated,
+    find_repeated,
+    message_tokens,
+    step_groups,
+)
 from llm_sandbox_nb.agent.run_limits import MAX_RESERVE_TOKENS, MIN_REPLY_TOKENS, Meter
 from llm_sandbox_nb.agent.run_options import ContextMode
 from llm_sandbox_nb.model.contract import AppendOnly, ContextOverflowError, KnowsContext, Model, Reply
@@ -73,10 +80,12 @@ class Compaction:
         self._fell = False
         """True if one of the prompts that `_stalls` counts was smaller than the prompt before it."""
         self._limit_requests = 0
+        self._repeated: Repeated | None = None
+        """The equal replies that were left out last."""
 
     def restore(self) -> None:
         """Prepare for the conversation that the recorder has now, for example after a rewind."""
-        self._model, self._counted, self._largest_prompt = None, (0, 0), 0
+        self._model, self._counted, self._largest_prompt, self._repeated = None, (0, 0), 0, None
         first = self._recorder.trajectory.steps[:1]
         self._meter.beginning = first[0].usage.prompt_tokens if first and first[0].usage else 0
 
@@ -92,6 +101,19 @@ class Compaction:
             await self._summarize(conversation, limit, ask)
         if self._meter.conversation >= self._trigger(limit):
             self._mask(conversation, limit, self._target(limit))
+
+    def leave_out_repeats(self, conversation: Conversation, text: str) -> None:
+        """Replace the newest replies, if they are equal, by `text` and their newest result. Do nothing without `text`.
+
+        A weak model that reads its own reply again and again only copies it, until the run ends.
+        """
+        if not text or not self._meter.shortens:
+            return
+        if repeated := find_repeated(conversation.messages, self._repeated):
+            self._repeated = repeated
+            reduction = self._reduction(conversation.messages)
+            reduction.leave_out(repeated, text)
+            self._apply(conversation, reduction, "repeats", self._meter.context or 0)
 
     def learn(self, error: ContextOverflowError) -> None:
         """Store the limits that a refused request reports."""
@@ -248,14 +270,21 @@ class Compaction:
         self._apply(conversation, reduction, "summary", limit, reply.usage)
 
     def _reduction(self, messages: Messages) -> Reduction:
-        replied = [step for step in self._recorder.trajectory.steps if step.replied]
+        trajectory = self._recorder.trajectory
+        left_out = {
+            step
+            for event in trajectory.path
+            if isinstance(event, ev.ContextReduced) and event.how == "repeats"
+            for step in range(event.step - (event.removed_to - event.removed_from) // 2, event.step)
+        }
+        replied = [step for step in trajectory.steps if step.replied and step.number not in left_out]
         return Reduction(messages, replied, self._meter)
 
     def _apply(
         self,
         conversation: Conversation,
         reduction: Reduction,
-        how: Literal["mask", "summary"],
+        how: Literal["mask", "summary", "repeats"],
         limit: int,
         usage: ev.Usage | None = None,
     ) -> bool:

@@ -1,4 +1,4 @@
-"""Reduction of a conversation: replace each old output by a line, remove the oldest steps, cut the newest output.
+"""Reduction of a conversation: replace each old output by a line, remove old or repeated steps, cut the newest output.
 
 `compaction.py` decides when, how and by how much: a new rule of compaction begins there. A call always stays
 together with its results. The task stays complete.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llm_sandbox_nb.agent.run_limits import Meter, estimated_tokens
 from llm_sandbox_nb.trajectory.events import MessageAdded
-from llm_sandbox_nb.trajectory.messages import message_text
+from llm_sandbox_nb.trajectory.messages import is_one_result, message_text
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
 KEPT_STEPS = 4
@@ -34,6 +35,38 @@ SUMMARY = (
 SAID = "[Said to you meanwhile:]\n{text}"
 _LEFT_OUT = "characters are left out here, because they do not fit"
 CUT = "\n\n[... {characters:,} " + _LEFT_OUT + " into what you can take in: print less at once ...]\n\n"
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Equal replies at the end of a conversation."""
+
+    reply: str
+    at: int
+    """Index of the message before the replies."""
+    before: str
+    """Text of this message, without the additions for equal replies that were left out."""
+
+
+def find_repeated(messages: Sequence[dict[str, Any]], left_out: Repeated | None) -> Repeated | None:
+    """Return the equal replies at the end of a conversation. Without equal replies, return None.
+
+    A single reply counts if it equals `left_out`, the replies that were left out last. Replies are not equal if a message
+    between them has the words of a person, or several results.
+    """
+    at = len(messages) - 1
+    reply = message_text(messages[at - 1])
+    while (
+        at >= 2
+        and is_one_result(messages[at])
+        and messages[at - 1]["role"] == "assistant"
+        and message_text(messages[at - 1]) == reply
+    ):
+        at -= 2
+    count = (len(messages) - 1 - at) // 2
+    if left_out and (left_out.reply, left_out.at) == (reply, at):
+        return left_out if count else None
+    return Repeated(reply, at, message_text(messages[at])) if count > 1 else None
 
 
 def step_groups(messages: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
@@ -163,6 +196,11 @@ class Reduction:
         said = [text for text in said if not any(text in content for content in kept)]
         notes = [note, *([SAID.format(text="\n\n".join(said))] if said else [])]
         self.shown[task] = "\n\n".join([message_text(original), *notes])
+
+    def leave_out(self, repeated: Repeated, text: str) -> None:
+        """Replace repeated replies by `text` and their newest result."""
+        self.removed = repeated.at + 1, len(self._messages)
+        self.shown[repeated.at] = "\n\n".join([repeated.before, text, self._content(len(self._messages) - 1)])
 
     def _outputs(self, group: int) -> Iterator[tuple[int, Call, str]]:
         """Yield a message index, a call, and the text of its result in the message for each long result in a group."""

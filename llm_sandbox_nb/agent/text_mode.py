@@ -64,6 +64,9 @@ class TextForm:
     """Text that is used instead of `silent` if the call did not change a file either."""
     one_line: str = ""
     """Text that is used instead of `result` if the call printed one line. `{line}` stands for the value in the line."""
+    repeated: str = ""
+    """Text instead of the newest replies, if these replies are equal: a weak model copies its own reply again and again.
+    If empty, all replies are sent."""
     calls: Literal["block", "json"] = "json"
     python_blocks: bool = False
     first_block_ends: bool = False

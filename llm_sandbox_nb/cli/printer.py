@@ -153,6 +153,8 @@ class Printer:
                 self._model(event)
             case ev.ContextKnown():
                 self._say(f"  note: {event.model} can take in {format_count(event.tokens)} tokens")
+            case ev.ContextReduced(how="repeats"):
+                self._say("  note: the model repeats a reply, so this reply is no longer sent to it")
             case ev.ContextReduced():
                 self._say(
                     f"  note: the conversation nearly fills the model's {format_count(event.limit)} tokens: from now "

@@ -354,8 +354,9 @@ class ContextReduced(EventBase):
     kind: Literal["context.reduced"] = "context.reduced"
     step: int
     """The first step whose request is shorter."""
-    how: Literal["mask", "summary"]
-    """`mask`: old observations are shortened. `summary`: old messages are replaced by a summary."""
+    how: Literal["mask", "summary", "repeats"]
+    """`mask`: old observations are shortened. `summary`: old messages are replaced by a summary. `repeats`: the newest
+    replies, which are equal, are replaced by a sentence and the newest observation."""
     shown: list[ShownInstead] = Field(default_factory=list)
     """Messages with a new content."""
     removed_from: int = 0
@@ -367,7 +368,7 @@ class ContextReduced(EventBase):
     tokens_after: int = 0
     """Estimated tokens of the conversation after the event."""
     limit: int = 0
-    """Size of the model's context in tokens."""
+    """Size of the model's context in tokens. 0 if it is unknown."""
     usage: Usage | None = None
     """Tokens and cost of the request for the summary, if a summary was made."""
 

@@ -5,7 +5,7 @@ The agent loop and the reader of a record use the same functions, so that a conv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llm_sandbox_nb.trajectory.events import ContextReduced
@@ -21,6 +21,11 @@ class ResultsMessage(dict[str, Any]):
         super().__init__(role="user", content="\n\n".join(parts.values()))
         self.parts = parts
         """Parts of the message: results by their call ids, and texts of user messages by other keys."""
+
+
+def is_one_result(message: Mapping[str, Any]) -> bool:
+    """Return True if a message has the result of one text call, and nothing else."""
+    return isinstance(message, ResultsMessage) and len(message.parts) == 1
 
 
 def add_result(messages: list[dict[str, Any]], call_id: str, observation: str, *, in_text: bool) -> None:

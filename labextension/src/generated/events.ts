@@ -261,8 +261,8 @@ export interface IContextReduced extends IEventBase {
   kind: 'context.reduced';
   /** The first step whose request is shorter. */
   step: number;
-  /** `mask`: old observations are shortened. `summary`: old messages are replaced by a summary. */
-  how: 'mask' | 'summary';
+  /** `mask`: old observations are shortened. `summary`: old messages are replaced by a summary. `repeats`: the newest replies, which are equal, are replaced by a sentence and the newest observation. */
+  how: 'mask' | 'summary' | 'repeats';
   /** Messages with a new content. */
   shown: IShownInstead[];
   /** Index of the first removed message, counted from 0. */
@@ -273,7 +273,7 @@ export interface IContextReduced extends IEventBase {
   tokens_before: number;
   /** Estimated tokens of the conversation after the event. */
   tokens_after: number;
-  /** Size of the model's context in tokens. */
+  /** Size of the model's context in tokens. 0 if it is unknown. */
   limit: number;
   /** Tokens and cost of the request for the summary, if a summary was made. */
   usage: IUsage | null;

@@ -14,6 +14,7 @@ from talking_replies import TalkingReplies, called, said
 
 from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.prompts import load_prompts
+from llm_sandbox_nb.agent.reduction import Repeated, find_repeated
 from llm_sandbox_nb.agent.text_mode import FORMS, TextMode, answer_in, echoed, load_text_form
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.model.contract import ModelError, Reply
@@ -21,6 +22,7 @@ from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.messages import ResultsMessage
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 TOOL_SCHEMAS = TOOLS.schemas()
@@ -374,6 +376,48 @@ def test_an_error_is_answered_otherwise_than_a_result(tmp_path: Path) -> None:
     failed, silent = (request[-1]["content"] for request in model.requests[2:4])
     assert "There was an error" in failed, "a pipe hides the exit code, and stderr does not"
     assert "Nothing was printed" in silent
+
+
+def test_a_model_does_not_read_the_reply_that_it_repeats(tmp_path: Path) -> None:
+    """A weak model copies what it reads, until the run ends."""
+    first, fails = said(block("echo start")), said(block("cat /none"))
+    model = TalkingReplies(first, fails, fails, fails, SAVES, SUBMITS)
+    result = solved(tmp_path, model, tool_calls="text")
+    assert (result.stop_reason, result.answer, len(result.steps)) == ("submitted", "42", 6)
+    started, once, twice, thrice, saved = model.requests[1:]
+    assert once[:-2] == started
+    assert once[-2]["content"] == fails.text
+    for request in (twice, thrice):
+        assert request[:-1] == started[:-1]
+        assert request[-1]["content"].startswith(f"{started[-1]['content']}\n\nA program for this")
+        assert request[-1]["content"].count("There was an error") == 1, "only the newest result"
+    assert "failed 3 times in a row" in thrice[-1]["content"]
+    assert saved[:-2] == thrice
+    reduced = [event for event in result.trajectory.path if isinstance(event, ev.ContextReduced)]
+    assert [(event.how, event.step) for event in reduced] == [("repeats", 4), ("repeats", 5)]
+    assert Run.load(result.folder).messages[1 : len(saved)] == saved[1:]
+    assert [step.thought for step in result.steps].count(fails.text) == 3, "the record has every step"
+
+    kept = TalkingReplies(first, fails, fails, SAVES, SUBMITS)
+    solved(tmp_path, kept, tool_calls="text", context="full")
+    assert [message["content"] for message in kept.requests[-1]].count(fails.text) == 2, "the canary"
+
+
+def test_equal_replies_with_the_words_of_a_person_between_them_are_kept() -> None:
+    task, reply = {"role": "user", "content": "task"}, {"role": "assistant", "content": block("cat /none")}
+    plain, spoken = ResultsMessage({"1": "failed"}), ResultsMessage({"1": "failed", "said 1": "Use /tmp."})
+    for results, found in (
+        ((plain, plain), Repeated(reply["content"], 0, "task")),
+        ((plain,), None),
+        ((plain, plain, spoken), None),
+        ((plain, spoken, plain), None),
+        ((spoken, plain, plain), Repeated(reply["content"], 2, "failed\n\nUse /tmp.")),
+    ):
+        messages = [task, *(message for result in results for message in (reply, result))]
+        assert find_repeated(messages, None) == found
+    assert find_repeated([task, reply, plain], Repeated(reply["content"], 0, "task")) is not None
+    assert find_repeated([task, reply, plain], Repeated("another", 0, "task")) is None
+    assert find_repeated([task], None) is None
 
 
 @pytest.mark.parametrize(
