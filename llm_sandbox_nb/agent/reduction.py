@@ -51,8 +51,8 @@ class Repeated:
 def find_repeated(messages: Sequence[dict[str, Any]], left_out: Repeated | None) -> Repeated | None:
     """Return the equal replies at the end of a conversation. Without equal replies, return None.
 
-    A single reply counts if it equals `left_out`, the replies that were left out last. Replies are not equal if a message
-    between them has the words of a person, or several results.
+    A single reply counts if it equals `left_out`, the replies that were left out last. Replies are not found if the
+    words of a person, or several results, are between them.
     """
     at = len(messages) - 1
     reply = message_text(messages[at - 1])

@@ -65,7 +65,7 @@ class TextForm:
     one_line: str = ""
     """Text that is used instead of `result` if the call printed one line. `{line}` stands for the value in the line."""
     repeated: str = ""
-    """Text instead of the newest replies, if these replies are equal: a weak model copies its own reply again and again.
+    """Text that is sent instead of the newest replies if they are equal, because a weak model copies its own replies.
     If empty, all replies are sent."""
     calls: Literal["block", "json"] = "json"
     python_blocks: bool = False
