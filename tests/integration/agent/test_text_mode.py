@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from llm_sandbox_nb.agent.prompts import load_prompts
 from llm_sandbox_nb.agent.reduction import Repeated, find_repeated
 from llm_sandbox_nb.agent.text_mode import FORMS, TextMode, answer_in, echoed, load_text_form
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
-from llm_sandbox_nb.model.contract import ModelError, Reply
+from llm_sandbox_nb.model.contract import ContextLimit, ModelError, Reply
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
@@ -401,6 +403,31 @@ def test_a_model_does_not_read_the_reply_that_it_repeats(tmp_path: Path) -> None
     kept = TalkingReplies(first, fails, fails, SAVES, SUBMITS)
     solved(tmp_path, kept, tool_calls="text", context="full")
     assert [message["content"] for message in kept.requests[-1]].count(fails.text) == 2, "the canary"
+
+
+def test_outputs_before_equal_replies_are_shortened_under_their_own_step_numbers(tmp_path: Path) -> None:
+    class Small(TalkingReplies):
+        async def context_limit(self) -> ContextLimit:
+            return ContextLimit(4_000, True)
+
+    def prints(step: int) -> Reply:
+        return said(block(f"echo step-{step}; seq 400"))
+
+    fails = said(block("cat /none"))
+    model = Small(prints(1), fails, fails, fails, *map(prints, range(5, 14)), SAVES, SUBMITS)
+    result = solved(tmp_path, model, tool_calls="text")
+    assert {event.how for event in result.trajectory.path if isinstance(event, ev.ContextReduced)} == {
+        "mask",
+        "repeats",
+    }
+    named = [
+        (reply["content"].partition("step-")[2].partition(";")[0], found[1])
+        for request in model.requests
+        for reply, output in itertools.pairwise(request)
+        if (found := re.search(r"output of step (\d+) removed", output["content"]))
+    ]
+    assert named
+    assert all(step == number for step, number in named), named
 
 
 def test_equal_replies_with_the_words_of_a_person_between_them_are_kept() -> None:
