@@ -99,11 +99,6 @@ class DataConfig:
     scorer: str = key(
         "", "a scorer by name, or a Python file with `score(answer, gold, **row)`; empty: the task's"
     )
-    shuffle: bool = key(
-        True,
-        "`true`: each step draws its rows by chance; `false`: the steps take the rows in their order, so that kinds of "
-        "questions that take turns, as in `ledger`, are equally frequent in each step",
-    )
 
 
 @dataclass(frozen=True)
