@@ -411,10 +411,10 @@ def test_outputs_before_equal_replies_are_shortened_under_their_own_step_numbers
             return ContextLimit(4_000, True)
 
     def prints(step: int) -> Reply:
-        return said(block(f"echo step-{step}; seq 400"))
+        return said(block(f"echo step-{step}; seq 1000 1400"))
 
     fails = said(block("cat /none"))
-    model = Small(prints(1), fails, fails, fails, *map(prints, range(5, 14)), SAVES, SUBMITS)
+    model = Small(prints(1), fails, fails, fails, *map(prints, range(5, 24)), SAVES, SUBMITS)
     result = solved(tmp_path, model, tool_calls="text")
     assert {event.how for event in result.trajectory.path if isinstance(event, ev.ContextReduced)} == {
         "mask",
