@@ -61,6 +61,14 @@ class LocalModel:
         """True if the model's row in `table.py` says that its calls must be written as text."""
         return isinstance(self._source, ListedSource) and self._source.model.writes_calls
 
+    def _usual_sampling(self) -> dict[str, Any]:
+        """Return the sampling settings of the model's row in `table.py`."""
+        if not isinstance(self._source, ListedSource):
+            return {}
+        row = self._source.model
+        values = {"temperature": row.temperature, "top_p": row.top_p, "top_k": row.top_k}
+        return {name: value for name, value in values.items() if value is not None}
+
     def served_by(self) -> Mapping[str, Any]:
         return self._served.facts if self._served else {}
 
@@ -68,10 +76,12 @@ class LocalModel:
         if self._served is None:
             return ""
         facts = self._served.facts
+        usual = [f"{name} {value:g}" for name, value in self._usual_sampling().items()]
+        sampling = f" Unless you set others, its sampling settings are {', '.join(usual)}." if usual else ""
         return (
             f"A real model, on this machine: {facts['title'] or facts['file']} ({facts['file']}, "
             f"{format_size(facts['size'])}, sha256 {facts['sha256'][:16]}), served by {facts['engine']} with "
-            f"{format_count(facts['context'])} tokens of context and {plural(facts['threads'], 'thread')}."
+            f"{format_count(facts['context'])} tokens of context and {plural(facts['threads'], 'thread')}.{sampling}"
         )
 
     def log_to(self, folder: Path) -> None:
@@ -122,7 +132,10 @@ class LocalModel:
             )
         limit = served.server.plan.context // REPLY_SHARE
         tokens = limit if settings.max_tokens is None else min(settings.max_tokens, limit)
-        settings = dataclasses.replace(settings, max_tokens=tokens)
+        chosen = {
+            name: value for name, value in self._usual_sampling().items() if getattr(settings, name) is None
+        }
+        settings = dataclasses.replace(settings, max_tokens=tokens, **chosen)
         served.server.requests += 1
         try:
             reply = await served.model.reply(messages, tools, settings, on_delta)
