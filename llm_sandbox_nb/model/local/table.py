@@ -39,7 +39,7 @@ class ListedModel:
     writes_calls: bool = False
     """True if tests showed that native calls are not usable, so that runs begin in text mode."""
     temperature: float | None = None
-    """Temperature of requests that set none. With the engine's default of 0.8, the small models make more errors."""
+    """Temperature of requests that set none. With the engine's default of 0.8, runs had many more steps."""
     top_p: float | None = None
     top_k: int | None = None
 
