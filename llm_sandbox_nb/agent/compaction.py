@@ -109,10 +109,10 @@ class Compaction:
         """
         if not text or not self._meter.shortens:
             return
-        if repeated := find_repeated(conversation.messages, self._repeated):
+        if repeated := find_repeated(conversation.messages, text, self._repeated):
             self._repeated = repeated
             reduction = self._reduction(conversation.messages)
-            reduction.leave_out(repeated, text)
+            reduction.leave_out(repeated)
             self._apply(conversation, reduction, "repeats", self._meter.context or 0)
 
     def learn(self, error: ContextOverflowError) -> None:

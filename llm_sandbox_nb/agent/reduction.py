@@ -46,13 +46,18 @@ class Repeated:
     """Index of the message before the replies."""
     before: str
     """Text of this message, without the additions for equal replies that were left out."""
+    shown: str
+    """Text of this message if the replies are left out."""
 
 
-def find_repeated(messages: Sequence[dict[str, Any]], left_out: Repeated | None) -> Repeated | None:
+def find_repeated(
+    messages: Sequence[dict[str, Any]], instead: str, left_out: Repeated | None
+) -> Repeated | None:
     """Return the equal replies at the end of a conversation. Without equal replies, return None.
 
-    A single reply counts if it equals `left_out`, the replies that were left out last. Replies are not found if the
-    words of a person, or several results, are between them.
+    `instead` is shown instead of the replies, before their newest result. A single reply counts if it equals those in
+    `left_out`, which were left out last. Replies are not found if the words of a person, or several results, are
+    between them.
     """
     at = len(messages) - 1
     reply = message_text(messages[at - 1])
@@ -63,10 +68,13 @@ def find_repeated(messages: Sequence[dict[str, Any]], left_out: Repeated | None)
         and message_text(messages[at - 1]) == reply
     ):
         at -= 2
-    count = (len(messages) - 1 - at) // 2
-    if left_out and (left_out.reply, left_out.at) == (reply, at):
-        return left_out if count else None
-    return Repeated(reply, at, message_text(messages[at])) if count > 1 else None
+    before, count = message_text(messages[at]), (len(messages) - 1 - at) // 2
+    # A person may have added words to the message after the replies were left out. Then it is another text.
+    again = left_out is not None and (left_out.reply, left_out.shown) == (reply, before)
+    if count < (1 if again else 2):
+        return None
+    before = left_out.before if left_out and again else before
+    return Repeated(reply, at, before, "\n\n".join([before, instead, message_text(messages[-1])]))
 
 
 def step_groups(messages: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
@@ -197,10 +205,9 @@ class Reduction:
         notes = [note, *([SAID.format(text="\n\n".join(said))] if said else [])]
         self.shown[task] = "\n\n".join([message_text(original), *notes])
 
-    def leave_out(self, repeated: Repeated, text: str) -> None:
-        """Replace repeated replies by `text` and their newest result."""
+    def leave_out(self, repeated: Repeated) -> None:
         self.removed = repeated.at + 1, len(self._messages)
-        self.shown[repeated.at] = "\n\n".join([repeated.before, text, self._content(len(self._messages) - 1)])
+        self.shown[repeated.at] = repeated.shown
 
     def _outputs(self, group: int) -> Iterator[tuple[int, Call, str]]:
         """Yield a message index, a call, and the text of its result in the message for each long result in a group."""

@@ -65,8 +65,8 @@ def reduced_messages(messages: Sequence[dict[str, Any]], event: ContextReduced) 
     for change in event.shown:
         if 0 <= change.at < len(sent):
             message = sent[change.at]
-            # keep the type, so that later user messages can be joined
-            if isinstance(message, ResultsMessage):
+            # A message with results has this type, so that later user messages can be joined.
+            if isinstance(message, ResultsMessage) or event.how == "repeats":
                 sent[change.at] = ResultsMessage({"shown": change.content})
             else:
                 sent[change.at] = {**message, "content": change.content}

@@ -113,8 +113,8 @@ function namesCalls(message: Record<string, unknown>): boolean {
 function reduce(messages: IMessage[], event: IContextReduced): void {
   for (const { at, content } of event.shown) {
     if (messages[at]) {
-      const { parts } = messages[at];
-      messages[at] = { ...messages[at], text: content, ...(parts ? { parts: [{ text: content }] } : {}) };
+      const hasResults = messages[at].parts || event.how === 'repeats';
+      messages[at] = { ...messages[at], text: content, ...(hasResults ? { parts: [{ text: content }] } : {}) };
     }
   }
   if (event.removed_from >= 0 && event.removed_to > event.removed_from) {

@@ -43,6 +43,7 @@ class LocalModel:
         """Raise ModelError if no model has this name."""
         self.name = name
         self._source = find_source(name.removeprefix(PREFIX))
+        self._sampling = self._source.model.sampling if isinstance(self._source, ListedSource) else {}
         self._send_reasoning = send_reasoning
         self._served: _Served | None = None
         self._logs: set[Path] = set()
@@ -61,14 +62,6 @@ class LocalModel:
         """True if the model's row in `table.py` says that its calls must be written as text."""
         return isinstance(self._source, ListedSource) and self._source.model.writes_calls
 
-    def _usual_sampling(self) -> dict[str, Any]:
-        """Return the sampling settings of the model's row in `table.py`."""
-        if not isinstance(self._source, ListedSource):
-            return {}
-        row = self._source.model
-        values = {"temperature": row.temperature, "top_p": row.top_p, "top_k": row.top_k}
-        return {name: value for name, value in values.items() if value is not None}
-
     def served_by(self) -> Mapping[str, Any]:
         return self._served.facts if self._served else {}
 
@@ -76,8 +69,8 @@ class LocalModel:
         if self._served is None:
             return ""
         facts = self._served.facts
-        usual = [f"{name} {value:g}" for name, value in self._usual_sampling().items()]
-        sampling = f" Unless you set others, its sampling settings are {', '.join(usual)}." if usual else ""
+        usual = ", ".join(f"{name} {value:g}" for name, value in self._sampling.items())
+        sampling = f" Unless you set others, its sampling settings are {usual}." if usual else ""
         return (
             f"A real model, on this machine: {facts['title'] or facts['file']} ({facts['file']}, "
             f"{format_size(facts['size'])}, sha256 {facts['sha256'][:16]}), served by {facts['engine']} with "
@@ -132,10 +125,8 @@ class LocalModel:
             )
         limit = served.server.plan.context // REPLY_SHARE
         tokens = limit if settings.max_tokens is None else min(settings.max_tokens, limit)
-        chosen = {
-            name: value for name, value in self._usual_sampling().items() if getattr(settings, name) is None
-        }
-        settings = dataclasses.replace(settings, max_tokens=tokens, **chosen)
+        unset = {name: value for name, value in self._sampling.items() if getattr(settings, name) is None}
+        settings = dataclasses.replace(settings, max_tokens=tokens, **unset)
         served.server.requests += 1
         try:
             reply = await served.model.reply(messages, tools, settings, on_delta)

@@ -16,7 +16,7 @@ from talking_replies import TalkingReplies, called, said
 
 from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.prompts import load_prompts
-from llm_sandbox_nb.agent.reduction import Repeated, find_repeated
+from llm_sandbox_nb.agent.reduction import find_repeated
 from llm_sandbox_nb.agent.text_mode import FORMS, TextMode, answer_in, echoed, load_text_form
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.model.contract import ContextLimit, ModelError, Reply
@@ -24,7 +24,7 @@ from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.messages import ResultsMessage
+from llm_sandbox_nb.trajectory.messages import ResultsMessage, add_message, reduced_messages
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 TOOL_SCHEMAS = TOOLS.schemas()
@@ -434,17 +434,43 @@ def test_equal_replies_with_the_words_of_a_person_between_them_are_kept() -> Non
     task, reply = {"role": "user", "content": "task"}, {"role": "assistant", "content": block("cat /none")}
     plain, spoken = ResultsMessage({"1": "failed"}), ResultsMessage({"1": "failed", "said 1": "Use /tmp."})
     for results, found in (
-        ((plain, plain), Repeated(reply["content"], 0, "task")),
+        ((plain, plain), (0, "task")),
         ((plain,), None),
         ((plain, plain, spoken), None),
         ((plain, spoken, plain), None),
-        ((spoken, plain, plain), Repeated(reply["content"], 2, "failed\n\nUse /tmp.")),
+        ((spoken, plain, plain), (2, "failed\n\nUse /tmp.")),
     ):
         messages = [task, *(message for result in results for message in (reply, result))]
-        assert find_repeated(messages, None) == found
-    assert find_repeated([task, reply, plain], Repeated(reply["content"], 0, "task")) is not None
-    assert find_repeated([task, reply, plain], Repeated("another", 0, "task")) is None
-    assert find_repeated([task], None) is None
+        repeated = find_repeated(messages, "Again.", None)
+        assert (repeated and (repeated.at, repeated.before)) == found
+        assert repeated is None or repeated.shown == f"{repeated.before}\n\nAgain.\n\nfailed"
+    assert find_repeated([task], "Again.", None) is None
+
+
+def test_words_of_a_person_after_replies_were_left_out_are_kept() -> None:
+    task, reply = {"role": "user", "content": "task"}, {"role": "assistant", "content": block("cat /none")}
+    plain = ResultsMessage({"1": "failed"})
+    repeated = find_repeated([task, reply, plain, reply, plain], "Again.", None)
+    assert repeated
+    event = ev.ContextReduced(
+        step=3,
+        how="repeats",
+        shown=[ev.ShownInstead(at=0, content=repeated.shown)],
+        removed_from=1,
+        removed_to=5,
+    )
+    messages = reduced_messages([task, reply, plain, reply, plain], event)
+    again = find_repeated([*messages, reply, plain], "Again.", repeated)
+    assert again
+    assert (again.before, again.shown) == ("task", repeated.shown), "no longer with each repetition"
+    add_message(messages, {"role": "user", "content": "Use /tmp."})
+    assert [message["role"] for message in messages] == ["user"], (
+        "some servers refuse two user messages in a row"
+    )
+    assert find_repeated([*messages, reply, plain], "Again.", repeated) is None
+    later = find_repeated([*messages, reply, plain, reply, plain], "Again.", repeated)
+    assert later
+    assert "Use /tmp." in later.shown
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,29 @@ def test_what_is_said_after_a_reduction_joins_the_shortened_results() -> None:
     assert shown([events]) == [[[one["role"], one["content"]] for one in rebuilt]]
 
 
+def test_what_is_said_after_equal_replies_were_left_out_joins_the_task() -> None:
+    """The task then has the newest result, and some servers refuse two user messages in a row."""
+    left_out = ev.ContextReduced(
+        step=3,
+        how="repeats",
+        shown=[ev.ShownInstead(at=0, content="task\n\nfailed")],
+        removed_from=1,
+        removed_to=5,
+    )
+    steps: list[ev.Event] = [
+        event
+        for step in (1, 2)
+        for event in (
+            ev.ModelReplied(step=step, message={"role": "assistant", "content": "block"}, calls_from="text"),
+            ev.CallFinished(step=step, call_id=str(step), observation="failed"),
+        )
+    ]
+    task, said = (ev.MessageAdded(message={"role": "user", "content": text}) for text in ("task", "hurry"))
+    events: list[ev.Event] = [task, *steps, left_out, said]
+    assert [one["content"] for one in Trajectory(events).messages()] == ["task\n\nfailed\n\nhurry"]
+    assert shown([events]) == [[["user", "task\n\nfailed\n\nhurry"]]]
+
+
 def test_a_saved_card_knows_which_calls_of_a_reply_were_native() -> None:
     """The model client makes native calls of those that some models write: their results are messages of their own."""
     asked = {"id": "a", "type": "function", "function": {"name": "submit", "arguments": "{}"}}

@@ -48,5 +48,5 @@ def test_the_row_of_the_model_fills_in_what_a_request_leaves_open(
 def test_the_model_is_used_as_it_was_measured() -> None:
     from measure.columns import SAMPLING
 
-    row = MODELS["qwen2.5-coder-1.5b"]
-    assert (row.temperature, row.top_p, row.top_k) == (SAMPLING.temperature, SAMPLING.top_p, SAMPLING.top_k)
+    sampling = MODELS["qwen2.5-coder-1.5b"].sampling
+    assert sampling == {name: getattr(SAMPLING, name) for name in ("temperature", "top_p", "top_k")}
