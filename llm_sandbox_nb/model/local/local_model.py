@@ -43,7 +43,9 @@ class LocalModel:
         """Raise ModelError if no model has this name."""
         self.name = name
         self._source = find_source(name.removeprefix(PREFIX))
-        self._sampling = self._source.model.sampling if isinstance(self._source, ListedSource) else {}
+        self._sampling: Mapping[str, Any] = {}
+        if isinstance(self._source, ListedSource):
+            self._sampling = self._source.model.sampling
         self._send_reasoning = send_reasoning
         self._served: _Served | None = None
         self._logs: set[Path] = set()
