@@ -26,7 +26,7 @@ from llm_sandbox_nb.model.connection import Access
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.errors import Target
 from llm_sandbox_nb.model.route import Route
-from llm_sandbox_nb.model.route_choice import litellm_route
+from llm_sandbox_nb.model.route_choice import litellm_route, needs_responses
 from llm_sandbox_nb.model.stream import CallPiece, Piece
 from llm_sandbox_nb.model.transport import ModelRequest
 from llm_sandbox_nb.trajectory.events import Usage
@@ -143,7 +143,12 @@ class LiteLLMTransport:
         client = _client(self.route, self._access.api_base, extra)
         try:
             arguments = {**settings, **({"client": client} if client else extra)}
-            async for piece in self._answered(arguments | self._arguments(request), heard):
+            arguments |= self._arguments(request)
+            if needs_responses(self.route, self._access.api_base, settings.get("extra_body", {})):
+                # With this name each version of LiteLLM uses the Responses API. With other names each version follows
+                # its own rules: 1.95 uses chat completions for gpt-5.4 and later.
+                arguments["model"] = f"openai/responses/{self.route.sent_name.removeprefix('responses/')}"
+            async for piece in self._answered(arguments, heard):
                 yield piece
         finally:
             if client is not None:

@@ -189,14 +189,27 @@ def test_names_reach_the_address_given(server: ScriptedServer, name: str, sent: 
 
 
 @pytest.mark.parametrize(
-    ("name", "fields"), [("openai/gpt-5-codex", {}), ("openai/gpt-5.4", {"reasoning_effort": "low"})]
+    ("name", "fields", "of_openai"),
+    [
+        ("openai/gpt-5-codex", {}, False),
+        ("openai/responses/gpt-5-codex", {}, False),
+        ("openai/gpt-5.4", {"reasoning_effort": "low"}, False),
+        ("openai/gpt-5.4", {}, True),
+    ],
 )
 def test_a_model_that_calls_tools_over_the_responses_api_is_asked_through_litellm(
-    server: ScriptedServer, name: str, fields: dict[str, Any]
+    server: ScriptedServer,
+    name: str,
+    fields: dict[str, Any],
+    of_openai: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(ModelError):
+    monkeypatch.setattr("llm_sandbox_nb.model.route_choice.is_openai_itself", lambda address: of_openai)
+    with pytest.raises(ModelError):  # the scripted server has no such address
         ask(server, ModelSettings(extra_body=fields), name=name)
-    assert server.requests[0].path == "/v1/responses"
+    (request,) = server.requests
+    assert (request.path, request.body["model"]) == ("/v1/responses", name.rpartition("/")[2])
+    assert request.body.get("reasoning") == ({"effort": "low"} if fields else None)
 
 
 @pytest.mark.parametrize("address", ["nonsense", "http://[", "http://host:port/v1"])
