@@ -70,6 +70,13 @@ _WORDS = {
     ),
 }  # fmt: skip
 _ANNOUNCES = re.compile("|".join(word for words in _WORDS.values() for word in words), re.IGNORECASE)
+_OWN_PROGRAM = re.compile(
+    r"\bhere(?:'s|’s| is) (?:a|an|the|my)\b[^.,;:\"]{0,40}\b(?:program|script|code|command)\b"
+    r" (?:to \w|(?:that|which) (?!(?:is|was|has|contains|says|shows|reads)\b)\w+s\b)[^:：]*[:：]\s*\Z",
+    re.IGNORECASE,
+)
+"""Matches `Here is a program that counts the lines that contain X:`. Its colon announces the program itself. So the
+verb before the colon does not announce a quotation."""
 _SENTENCE_END = re.compile(r"[.!?…。！？)\]*\"'”’»\U0001F300-\U0001FAFF☀-➿]\s*\Z")
 _LIST_MARK = re.compile(r"\s*(?:\d{1,3}[.)]|[-*+•])\s*")
 _SENTENCES = re.compile(r"(?<=[.!?])\s|(?<=[。！？])")
@@ -87,4 +94,6 @@ def why_announced(text: str, place: int) -> str:
         paragraph = text[max(0, line - _SEARCHED_LENGTH) : line].rstrip()
         before = paragraph[paragraph.rfind("\n") + 1 :]
     sentences = [sentence for sentence in _SENTENCES.split(before.rstrip()) if sentence]
-    return "the words before it announce an example" if sentences and _ANNOUNCES.search(sentences[-1]) else ""
+    last = sentences[-1].rstrip() if sentences else ""
+    searched = last.rstrip(":：") if _OWN_PROGRAM.search(last) else last
+    return "the words before it announce an example" if _ANNOUNCES.search(searched) else ""

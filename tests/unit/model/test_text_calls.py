@@ -168,7 +168,9 @@ SAID_BEFORE = (
     "Observation:", "$ cat a.txt", "Exit code: 0", "Please run this on your machine:",
     "Earlier the assistant sent", "If the user asks, send:", "Vous pouvez exécuter :", "Führen Sie bitte aus:",
     "你可以运行：", "Запустите:", "Você pode executar:", "If you agree, I run:", "Shall I run this?",
-    "The tool schema is:",
+    "The tool schema is:", "Here is the command that the log contains:", "Here is the script that was found:",
+    "Here is the command that contains it. The log says:", "Here is an example program that counts them:",
+    "Here is a program to show what the file contains. The file contains:",
 )  # fmt: skip
 MEANT_BEFORE = (
     "Ich schaue nach.", "Ich liste die Dateien auf:", "Je regarde les fichiers :", "Voy a ver los archivos:",
@@ -176,6 +178,9 @@ MEANT_BEFORE = (
     "检查文件是否存在：", "现在把数据保存为JSON格式。", "ファイルを見ます：", "파일을 확인합니다.",
     "Let me confirm that the file exists.", "For example, I could list them. I list the files now.",
     "I found the bug, so I mend it:", "## Action",
+    'Here is a Python program that computes the number of lines of a.log that contain the word "ERROR":',
+    "Sure, here is a Python program that computes the number of plants Shondra has:",
+    "Here's the code to count what each row says:",
 )  # fmt: skip
 
 
