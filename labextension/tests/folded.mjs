@@ -32,7 +32,7 @@ function stepOf(step) {
   const [failures, artifacts] = [ids(step.failures), ids(step.artifacts)];
   const calls = step.calls.map(callOf);
   const plain = { number, thought, reasoning, usage, model_time, finish_reason, nudge, replied };
-  return { ...plain, failures, artifacts, calls, checkpoint: idOf(step.checkpoint) };
+  return { ...plain, failures, artifacts, calls, reduced: idOf(step.reduced), checkpoint: idOf(step.checkpoint) };
 }
 
 function callOf({ id, tool, rawArguments: raw_arguments, arguments: values, started, liveOutput, result, decisions }) {

@@ -86,6 +86,8 @@ def _kind(steps: Sequence[Step], place: int, root: str) -> str:
         return ""
     if step_failed(step):
         return "same" if place and _failure(step, root) == _failure(steps[place - 1], root) else ""
+    if step.reduced:
+        return ""
     return "save" if step.artifacts else "change" if changed_names(step) else "read"
 
 

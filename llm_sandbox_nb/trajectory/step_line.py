@@ -40,6 +40,12 @@ DECIDED: Final = {
     "mcp": "withdrawn by the agent",
 }
 """Words for a decision on a call, by its `decided_how`."""
+REDUCED: Final = {
+    "mask": "context shortened",
+    "summary": "context summarized",
+    "repeats": "equal replies left out",
+}
+"""Words for a conversation that was shortened before the request of a step, by `events.ContextReduced.how`."""
 OUTSIDE_AGENT: Final = "outside agent (MCP)"
 """Beginning of the recorded model name in a run of an outside agent."""
 THINKING: Final = "The model is thinking"
@@ -250,6 +256,8 @@ def _chips(step: Step, root: str, start: ev.RunStarted | None) -> list[ev.Chip]:
         reason = format_model_failure(last.error) or one_line(last.message, _NAME_CHARACTERS)
         again = ev.Chip(text=f"asked again: {reason}")
         found.append(again if step.replied else ev.Chip(text=f"model: {reason}", kind="bad"))
+    if step.reduced:
+        found.append(ev.Chip(text=REDUCED[step.reduced.how]))
     return [*found, *_places(step, start), *_files(step, root)]
 
 

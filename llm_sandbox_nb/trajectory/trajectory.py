@@ -30,7 +30,7 @@ MAX_REREAD_EVENTS = 3_000_000
 could keep a reader busy for hours."""
 _LINE_EVENTS = (
     ev.ModelRequested, ev.ModelDelta, ev.ModelFailed, ev.ModelReplied,
-    ev.CallProposed, ev.CallStarted, ev.CallFinished, ev.CallDecided, ev.ArtifactSaved,
+    ev.CallProposed, ev.CallStarted, ev.CallFinished, ev.CallDecided, ev.ArtifactSaved, ev.ContextReduced,
 )  # fmt: skip
 """Events that can change the summary line of a step."""
 NOT_ANSWERED = "There is no result: the run ended while this call was executed."
@@ -104,6 +104,8 @@ class Step:
     checkpoint: ev.Checkpointed | None = None
     """The checkpoint with the files after the step. None if the step changed no file, or if files are not stored."""
     connections: list[ev.ConnectionMade] = field(default_factory=list)
+    reduced: ev.ContextReduced | None = None
+    """The newest event that shortened the conversation for this step. None if the step has no such event."""
     line: ev.StepLine | None = None
     """The summary line that was recorded after the end of the step. None if no line was recorded yet, or if the step
     has changed since then."""
@@ -190,6 +192,8 @@ class Trajectory:
         self.usage = ev.Usage(cost=0.0)
         self._calls: dict[str, Call] = {}
         self._by_number: dict[int, Step] = {}
+        self._reduced: ev.ContextReduced | None = None
+        """The newest event that shortened the conversation. Its step may have no other event yet."""
 
     @property
     def head(self) -> str | None:
@@ -440,8 +444,11 @@ class Trajectory:
                 self.artifacts.pop(event.path, None)
             case ev.ArtifactSkipped():
                 self.skipped.append(event.reason)
-            case ev.ContextReduced(usage=ev.Usage() as used):
-                self.usage = self.usage + used
+            case ev.ContextReduced():
+                self.usage = self.usage + event.usage if event.usage else self.usage
+                self._reduced = event
+                if event.step in self._by_number:  # otherwise, the step's first request comes after this event
+                    self._by_number[event.step].reduced = event
             case ev.ConnectionMade():
                 self.connections.append(event)
                 if event.step in self._by_number:
@@ -492,7 +499,8 @@ class Trajectory:
 
     def _step(self, number: int) -> Step:
         if number not in self._by_number:
-            self._by_number[number] = Step(number)
+            reduced = self._reduced if self._reduced and self._reduced.step == number else None
+            self._by_number[number] = Step(number, reduced=reduced)
             self.steps.append(self._by_number[number])
         return self._by_number[number]
 

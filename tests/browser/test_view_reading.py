@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from card_runs import card_of, start_event, step_events
@@ -14,6 +15,7 @@ from waiting import eventually, wait_until_in_sight
 from llm_sandbox_nb.card.bundle import Caps
 from llm_sandbox_nb.card.export import export_html
 from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 
@@ -203,3 +205,28 @@ def test_the_last_line_of_a_long_error_is_in_sight(open_page: Callable[..., Page
       return line.top >= around.top && line.bottom <= around.bottom + 1;
     }"""
     assert box.evaluate(end)
+
+
+@pytest.mark.parametrize(
+    ("how", "mark", "note"),
+    [
+        ("mask", "context shortened", "old results are shortened for the model: 2,048 of 4,096 tokens are sent."),
+        ("summary", "context summarized", "a summary in place of older messages: 2,048 of 4,096 tokens are sent."),
+        ("repeats", "equal replies left out", "the equal replies are not sent to it."),
+    ],
+)
+def test_a_step_says_that_the_model_no_longer_sees_all(
+    open_page: Callable[..., Page], how: Any, mark: str, note: str
+) -> None:
+    reduced = ev.ContextReduced(step=7, how=how, tokens_before=4096, tokens_after=2048)
+    events = [start_event()]
+    for number in range(1, 16):
+        events += [*([reduced] if number == 7 else []), *step_events(number)]
+    page = open_page()
+    show(page, [*events, ev.RunFinished(stop_reason="answered", answer="3", steps=15)])
+    step = page.locator(".lsn-step[data-step='7']")
+    wait_until_in_sight(page, ".lsn-step[data-step='7'] .lsn-step-head")
+    expect(step.locator(".lsn-chip").first).to_have_text(mark)
+    step.locator(".lsn-step-head").click()
+    expect(step.locator(".lsn-note")).to_contain_text(note)
+    expect(page.locator(".lsn-note:visible")).to_have_count(1)

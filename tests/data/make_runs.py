@@ -624,6 +624,12 @@ def lines() -> Iterator[tuple[str, Events]]:
     )
     yield "asked again", [*asked(1), failed(1, "rate_limit", 2.0), *bash(1)[1:]]
     yield "asked again for another reason", [*asked(1), failed(1, "odd", 2.0, "Try\nlater"), *bash(1)[1:]]
+    for how in ("mask", "summary", "repeats"):
+        reduced = ev.ContextReduced(step=2, how=how)
+        yield f"the context was reduced: {how}", [*bash(1), reduced, *bash(2), *bash(3)]
+    refused = failed(2, "context", 0.1)
+    reduced = ev.ContextReduced(step=2, how="mask")
+    yield "reduced after a refused request", [*bash(1), *asked(2), refused, reduced, *bash(2)]
     yield "no reply at all", [*asked(1), failed(1, "authentication"), *end("model_error", error="No key.")]
     yield "a reply that never came", asked(1)
     yield "only thoughts", reply(1, "", reasoning="**Hm.** I think about it. Then more.")
@@ -701,6 +707,8 @@ def long_runs() -> Iterator[tuple[str, Events, bool]]:
                 return [*bash(step, "draw"), *saved(step, f"plot{step}.png")]
             case "denied":
                 return [*bash(step, "rm a"), *decided(step, "skip", text="No.")]
+            case "reduces":
+                return [ev.ContextReduced(step=step, how="mask"), *bash(step)]
             case "asks again":
                 failed = ev.ModelFailed(
                     step=step, attempt=1, error="rate_limit", message="Slowly.", retry_in=1.0
@@ -740,6 +748,7 @@ def long_runs() -> Iterator[tuple[str, Events, bool]]:
         many(*["read"] * 5, "denied", *["read"] * 5, "asks again", *["read"] * 5),
         False,
     )
+    yield "a shorter context", many(*["read"] * 8, "reduces", *["read"] * 8, "submits"), False
     yield (
         "sixty steps and one failure",
         many(*(["read"] * 4 + ["change"]) * 6, "fails", *["read", "edit", "read"] * 10, "submits"),

@@ -143,6 +143,11 @@ export const DECIDED: ReadonlyMap<string, string> = new Map<string, string>([
   ['nobody', 'nobody could approve it'],
   ['mcp', 'withdrawn by the agent']
 ]);
+export const REDUCED: ReadonlyMap<string, string> = new Map<string, string>([
+  ['mask', 'context shortened'],
+  ['summary', 'context summarized'],
+  ['repeats', 'equal replies left out']
+]);
 
 /** What a step says that has said nothing: while it runs, and when it has ended. */
 export const WORDS = {

@@ -41,6 +41,8 @@ export interface IStep {
   nudge: string;
   /** Allowed and refused connections of this step, if the network is an allow-list. */
   connections: ev.IConnectionMade[];
+  /** The newest event that shortened the conversation for this step; null if the step has no such event. */
+  reduced: ev.IContextReduced | null;
   replied: boolean;
   failures: ev.IModelFailed[];
   artifacts: ev.IArtifactSaved[];
@@ -82,7 +84,8 @@ const IN_LINE = new Set<string>([
   'call.started',
   'call.finished',
   'call.decided',
-  'artifact'
+  'artifact',
+  'context.reduced'
 ]);
 
 /** Return true for an event about other events. In the tree, no event follows such an event. */
@@ -129,6 +132,7 @@ export class Trajectory {
   usage: ev.IUsage = noUsage();
   private _calls = new Map<string, { call: ICall; step: IStep }>();
   private _byNumber = new Map<number, IStep>();
+  private _reduced: ev.IContextReduced | null = null;
   private _tree = new Tree();
   private _head: string | null = null;
 
@@ -267,6 +271,7 @@ export class Trajectory {
     this.usage = noUsage();
     this._calls = new Map();
     this._byNumber = new Map();
+    this._reduced = null;
     this._head = event;
     this._tree.path(event).forEach(one => this._apply(one));
     this.status.rewind(null);
@@ -353,9 +358,15 @@ export class Trajectory {
       case 'run.finished':
       case 'continued':
         return { header: true, artifacts: true };
-      case 'context.reduced':
+      case 'context.reduced': {
         this.usage = event.usage ? addUsage(this.usage, event.usage) : this.usage;
-        return { header: true };
+        this._reduced = event;
+        const step = this._byNumber.get(event.step);
+        if (step) {
+          step.reduced = event;
+        }
+        return step ? { step, header: true } : { header: true };
+      }
       case 'message':
         return this._addMessage(messageText(event.message));
       default:
@@ -378,6 +389,7 @@ export class Trajectory {
         finishReason: null,
         nudge: '',
         connections: [],
+        reduced: this._reduced?.step === number ? this._reduced : null,
         replied: false,
         failures: [],
         artifacts: [],

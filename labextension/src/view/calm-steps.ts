@@ -69,6 +69,9 @@ export function calmKind(step: IStep, before: IStep | undefined, root: string, h
   if (stepFailed(step)) {
     return before && failureOf(step, root, host) === failureOf(before, root, host) ? 'same' : '';
   }
+  if (step.reduced) {
+    return '';
+  }
   return step.artifacts.length ? 'save' : changedNames(step).length ? 'change' : 'read';
 }
 

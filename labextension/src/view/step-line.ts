@@ -16,7 +16,7 @@ import {
 import { plainText } from './dom';
 import { ICall, IStep } from '../trajectory/fold';
 import { IFileDiff, IStepLine as IRecordedLine } from '../generated/events';
-import { DECIDED, LIMITS, Tool, TOOLS, WORDS } from '../generated/words';
+import { DECIDED, LIMITS, REDUCED, Tool, TOOLS, WORDS } from '../generated/words';
 import { formatDuration, formatModelFailure, formatShort } from '../formatting';
 import { IHost } from './host';
 import { placeOf } from './mcp-places';
@@ -107,7 +107,7 @@ export function lineOf(
 function recorded(line: IRecordedLine): IStepLine {
   const text = (value: string | undefined) => plainText(shortened(value ?? '', 2 * LIMITS.words));
   const tool = line.tool && (line.tool === 'none' || [...TOOLS.values(), 'other'].includes(line.tool));
-  const chips = (line.chips ?? []).slice(0, 2 * LIMITS.failures + LIMITS.files + DECIDED.size + 2);
+  const chips = (line.chips ?? []).slice(0, 2 * LIMITS.failures + LIMITS.files + DECIDED.size + 3);
   return {
     tool: tool ? line.tool! : 'none',
     thought: text(line.thought),
@@ -165,6 +165,9 @@ function chipsOf(step: IStep, root: string, host: IHost, settings: Record<string
     const last = step.failures[step.failures.length - 1];
     const said = formatModelFailure(last.error, trans) || oneLine(last.message, LIMITS.name);
     chips.push(step.replied ? chip(trans('asked again: %1', said)) : chip(trans('model: %1', said), 'bad'));
+  }
+  if (step.reduced) {
+    chips.push(chip(trans(REDUCED.get(step.reduced.how) ?? '')));
   }
   return [...chips, ...placeChips(step, settings), ...fileChips(step, root, host)];
 }

@@ -5,7 +5,7 @@ import { callText } from './call-summary';
 import { Cause } from './cause';
 import { h, makeButton, setText } from './dom';
 import { IStep } from '../trajectory/fold';
-import { formatClock, formatDuration } from '../formatting';
+import { formatClock, formatCount, formatDuration } from '../formatting';
 import { IHost } from './host';
 import { saysAll } from './one-line';
 import { IChip, IStepLine, lineOf, stepDecided, stepFailed } from './step-line';
@@ -334,6 +334,7 @@ class StepBody {
   readonly node: HTMLElement;
   private _reasoning: HTMLElement | null = null;
   private _thought = h('div', { class: 'lsn-thought' });
+  private _reduced = h('div', { class: 'lsn-note', hidden: true });
   private _failures = h('div', { class: 'lsn-failures' });
   private _calls = h('div');
   private _connections = h('div', { class: 'lsn-connections' });
@@ -346,7 +347,7 @@ class StepBody {
     private _step: IStep,
     private _context: IStepContext
   ) {
-    this.node = h('div', {}, this._thought, this._failures, this._calls, this._connections);
+    this.node = h('div', {}, this._reduced, this._thought, this._failures, this._calls, this._connections);
   }
 
   /** Show the present step. If `causes` is true, also show what led to the step. */
@@ -357,6 +358,7 @@ class StepBody {
       this._showReasoning(reasoning);
     }
     this._updateThought();
+    this._showReduced();
     for (const failure of failures.slice(this._failures.childElementCount)) {
       const wait =
         failure.retry_in === null ? '' : ` ${host.trans('Asked again after %1.', formatDuration(failure.retry_in))}`;
@@ -384,6 +386,27 @@ class StepBody {
 
   private _line(): IStepLine {
     return lineIn(this._context, this._step);
+  }
+
+  /** Say what the model no longer sees. */
+  private _showReduced(): void {
+    const { reduced } = this._step;
+    this._reduced.hidden = !reduced;
+    if (!reduced) {
+      return;
+    }
+    const { trans } = this._context.host;
+    const [before, after] = [formatCount(reduced.tokens_before), formatCount(reduced.tokens_after)];
+    const texts = {
+      mask: trans('From here on, old results are shortened for the model: %1 of %2 tokens are sent.', after, before),
+      summary: trans(
+        'From here on, the model sees a summary in place of older messages: %1 of %2 tokens are sent.',
+        after,
+        before
+      ),
+      repeats: trans('The model repeated its reply. From here on, the equal replies are not sent to it.')
+    };
+    setText(this._reduced, texts[reduced.how] ?? '');
   }
 
   private _showReasoning(text: string): void {

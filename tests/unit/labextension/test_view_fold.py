@@ -52,6 +52,7 @@ def step_of(step: Step) -> dict[str, Any]:
         **plain, "nudge": step.nudge, "replied": step.replied,
         "usage": step.usage.model_dump() if step.usage else None,
         "failures": [event.id for event in step.failures], "artifacts": [event.id for event in step.artifacts],
+        "reduced": step.reduced and step.reduced.id,
         "calls": [call_of(call) for call in step.calls], "checkpoint": step.checkpoint and step.checkpoint.id,
     }  # fmt: skip
 
