@@ -447,7 +447,7 @@ class Trajectory:
             case ev.ContextReduced():
                 self.usage = self.usage + event.usage if event.usage else self.usage
                 self._reduced = event
-                if event.step in self._by_number:  # otherwise, the step's first request comes after this event
+                if event.step in self._by_number:  # otherwise, `_step` adds the event to the new step
                     self._by_number[event.step].reduced = event
             case ev.ConnectionMade():
                 self.connections.append(event)

@@ -210,8 +210,16 @@ def test_the_last_line_of_a_long_error_is_in_sight(open_page: Callable[..., Page
 @pytest.mark.parametrize(
     ("how", "mark", "note"),
     [
-        ("mask", "context shortened", "old results are shortened for the model: 2,048 of 4,096 tokens are sent."),
-        ("summary", "context summarized", "a summary in place of older messages: 2,048 of 4,096 tokens are sent."),
+        (
+            "mask",
+            "context shortened",
+            "old results are shortened for the model: 2,048 of 4,096 tokens are sent.",
+        ),
+        (
+            "summary",
+            "context summarized",
+            "a summary in place of older messages: 2,048 of 4,096 tokens are sent.",
+        ),
         ("repeats", "equal replies left out", "the equal replies are not sent to it."),
     ],
 )
