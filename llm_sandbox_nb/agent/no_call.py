@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from llm_sandbox_nb.agent.code_blocks import CodeBlock, code_blocks
 from llm_sandbox_nb.agent.errors import StopRun
-from llm_sandbox_nb.agent.text_mode import TextForm
+from llm_sandbox_nb.agent.text_mode import ABOVE, TextForm
 from llm_sandbox_nb.model.contract import Reply
 from llm_sandbox_nb.model.message_form import NOTHING_SAID
 from llm_sandbox_nb.model.retries import RetryPolicy
@@ -191,6 +191,8 @@ class SilentReplies:
             return form.refused.replace("{reason}", self.refused)
         if self.block is not None and kind != "cut":
             return _about_block(self.block, form.block)
+        if own := {"text": form.said.replace("{above}", ABOVE), "cut": form.cut}.get(kind):
+            return f"{_IN_TEXT_MODE[kind]}\n{own}"
         return form.again if self._again else f"{_IN_TEXT_MODE[kind]}\n{form.form}"
 
     @property

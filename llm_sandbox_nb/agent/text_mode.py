@@ -42,6 +42,8 @@ _LONGEST_ANSWER = 500
 _LABEL = re.compile(r"[^\W\d][^:=]* [a-z][^:=]*[:=]\s+(?=\S+\Z)")
 """Matches a label such as `Number of towns:` before a single value. A name such as `New York:` does not match, because
 it may be a part of the answer."""
+ABOVE = "my text above"
+"""Answer that stands for the newest text of the model."""
 _LONE_SUBMIT = frozenset({"submit", "`submit`", "submit.", "submit()"})
 
 
@@ -56,6 +58,10 @@ class TextForm:
     block: str
     refused: str
     other_tools: str = ""
+    said: str = ""
+    """Text that is used instead of `form` and `again` after a reply with text alone. `{above}` stands for `ABOVE`."""
+    cut: str = ""
+    """Text that is used instead of `form` and `again` after a text that was cut off at the limit of tokens."""
     failed: str = ""
     """Text that is used instead of `result` if the call failed or wrote to stderr."""
     silent: str = ""
@@ -167,6 +173,8 @@ class TextMode:
     _sent: list[dict[str, Any]] = field(default_factory=list)
     _asked_for_block: bool = False
     """True if an answer before any call was refused."""
+    _refused_example: bool = False
+    """True if an answer was refused because it is only the example in the newest message."""
     _joins: bool = False
     """True if the newest message of `_sent` has the result of a native call, to which the next user text is joined."""
 
@@ -245,7 +253,18 @@ class TextMode:
         if self.form.first_block_ends:
             reply = _with_closed_block(reply)
         if self.form.answer and (answer := answer_in(reply.text, self.form.answer)):
-            if self.form.answer_first and not outputs and not self._asked_for_block:
+            # A recorded reply is read before the first request of the session, and was accepted then.
+            newest = str(self._sent[-1]["content"]) if self._sent else ""
+            line = re.escape(f"{self.form.answer} {answer}")
+            shown = re.search(rf"{line}\W*$", newest, re.MULTILINE) is not None
+            if self.form.said and answer == ABOVE:
+                if newest and not shown:
+                    return reply, "there is no text above it that could be the answer"
+                answer = ""  # so the newest text remains the answer
+            elif shown and not self._refused_example and not any(answer in output for output in outputs):
+                self._refused_example = True
+                return reply, "it is the example of an answer, and no output has it"
+            elif self.form.answer_first and not outputs and not self._asked_for_block:
                 self._asked_for_block = True
                 return reply, self.form.answer_first
             submit = ToolCall(f"call_{uuid.uuid4().hex[:12]}", _SUBMIT, "{}")

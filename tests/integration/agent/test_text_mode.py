@@ -17,7 +17,7 @@ from talking_replies import TalkingReplies, called, said
 from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.prompts import load_prompts
 from llm_sandbox_nb.agent.reduction import find_repeated
-from llm_sandbox_nb.agent.text_mode import FORMS, TextMode, answer_in, echoed, load_text_form
+from llm_sandbox_nb.agent.text_mode import ABOVE, FORMS, TextMode, answer_in, echoed, load_text_form
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.model.contract import ContextLimit, ModelError, Reply
 from llm_sandbox_nb.model.retries import RetryPolicy
@@ -329,6 +329,53 @@ def test_an_answer_ends_the_run_when_something_was_executed(tmp_path: Path) -> N
 def test_a_second_answer_without_any_command_is_taken(tmp_path: Path) -> None:
     result = solved(tmp_path, TalkingReplies(said("ANSWER: 7")), tool_calls="text")
     assert (result.stop_reason, result.answer, len(result.steps)) == ("submitted", "7", 2)
+
+
+POEM = "Roses are red."
+
+
+def test_a_text_that_the_task_asks_for_is_the_answer(tmp_path: Path) -> None:
+    """Without the words for it, a weak model gave up its text for the example of an answer in the nudge."""
+    model = TalkingReplies(said(POEM), said(f"ANSWER: {ABOVE}"))
+    result = solved(tmp_path, model, tool_calls="text")
+    assert f"\nANSWER: {ABOVE}\n" in model.requests[1][-1]["content"]
+    assert (result.stop_reason, result.answer, len(result.steps)) == ("submitted", POEM, 2)
+
+
+def test_the_words_for_the_text_above_need_a_text_above(tmp_path: Path) -> None:
+    model = TalkingReplies(said(block("echo 7")), said(f"ANSWER: {ABOVE}"), said("ANSWER: 7"))
+    result = solved(tmp_path, model, tool_calls="text")
+    assert "there is no text above it" in model.requests[2][-1]["content"]
+    assert (result.stop_reason, result.answer) == ("submitted", "7")
+
+
+def test_a_recorded_answer_that_means_the_text_above_stays_that() -> None:
+    read, refused = TextMode(load_text_form("code"), []).read(said(f"ANSWER: {ABOVE}"), [""], "")
+    assert (read.text, [call.name for call in read.calls], refused) == ("", ["submit"], "")
+    literal, _ = TextMode(load_text_form("brief"), []).read(said(f"ANSWER: {ABOVE}"), [""], "")
+    assert literal.text == ABOVE, "this form does not offer the words"
+
+
+def test_a_text_that_was_cut_off_is_asked_for_again_and_shorter(tmp_path: Path) -> None:
+    cut = dataclasses.replace(said(POEM), finish_reason="length")
+    model = TalkingReplies(cut, said("Roses."), said(f"ANSWER: {ABOVE}"))
+    result = solved(tmp_path, model, tool_calls="text")
+    assert "write a shorter text" in model.requests[1][-1]["content"]
+    assert (result.stop_reason, result.answer) == ("submitted", "Roses.")
+
+
+def test_a_copied_example_of_an_answer_is_refused_once(tmp_path: Path) -> None:
+    model = TalkingReplies(
+        said(""), said("ANSWER: and the answer."), said(block("echo 7")), said("ANSWER: 7")
+    )
+    result = solved(tmp_path, model, tool_calls="text")
+    assert "it is the example of an answer" in model.requests[2][-1]["content"]
+    assert (result.stop_reason, result.answer) == ("submitted", "7")
+
+
+def test_no_text_of_the_form_has_a_number_that_a_model_could_copy() -> None:
+    texts = dataclasses.asdict(load_text_form("code"))
+    assert not [key for key, text in texts.items() if re.search(r"ANSWER: [\w\"]*\d", str(text))]
 
 
 def test_an_answer_is_checked_like_a_file(tmp_path: Path) -> None:
