@@ -67,9 +67,10 @@ VARIANTS: Final[Mapping[str, Column]] = {
         COLUMNS["text"],
         _variant("long-prompt", "the prompt of native mode", prompts={"text_system_prompt": ""}),
         _variant("no-end-of-block", "a reply is not ended after its block", form={"first_block_ends": False}),
-        _variant("no-answer-line", "the result has to be saved in a file", form={"answer": ""}),
         _variant("guesses-count", "an answer counts before anything was executed", form={"answer_first": ""}),
         _variant("same-after-errors", "an error is answered like a result", form={"failed": ""}),
+        _variant("repeats-sent", "equal replies are sent again", form={"repeated": ""}),
+        _variant("texts-refused", "a text alone is no answer", form={"said": "", "cut": ""}),
         _variant("steps-told", "each message tells the steps that remain", form={"footer_from": None}),
     )
 }
