@@ -324,7 +324,7 @@ def test_tuning_uses_the_rows_for_tuning_and_a_table_of_its_own(tmp_path: Path) 
         words = (
             "--tuning",
             "--columns",
-            "text,no-answer-line",
+            "text,guesses-count",
             "--rows",
             "computation-train",
             "--limit",
