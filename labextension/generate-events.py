@@ -223,6 +223,8 @@ def words() -> str:
             "",
             "/** What is said of a decision on a call, by its `decidedHow`. */",
             data("DECIDED", step_line.DECIDED),
+            "",
+            "/** Words for a conversation that was shortened before a step, by the `how` of the event. */",
             data("REDUCED", step_line.REDUCED),
             "",
             "/** What a step says that has said nothing: while it runs, and when it has ended. */",

@@ -143,6 +143,8 @@ export const DECIDED: ReadonlyMap<string, string> = new Map<string, string>([
   ['nobody', 'nobody could approve it'],
   ['mcp', 'withdrawn by the agent']
 ]);
+
+/** Words for a conversation that was shortened before a step, by the `how` of the event. */
 export const REDUCED: ReadonlyMap<string, string> = new Map<string, string>([
   ['mask', 'context shortened'],
   ['summary', 'context summarized'],
