@@ -102,14 +102,15 @@ class Compaction:
         if self._meter.conversation >= self._trigger(limit):
             self._mask(conversation, limit, self._target(limit))
 
-    def leave_out_repeats(self, conversation: Conversation, text: str) -> None:
+    def leave_out_repeats(self, conversation: Conversation, text: str, nudges: Sequence[str]) -> None:
         """Replace the newest replies, if they are equal, by `text` and their newest result. Do nothing without `text`.
 
+        Replies that are followed by `nudges` are replaced by the newest of these nudges.
         A weak model that reads its own reply again and again only copies it, until the run ends.
         """
         if not text or not self._meter.shortens:
             return
-        if repeated := find_repeated(conversation.messages, text, self._repeated):
+        if repeated := find_repeated(conversation.messages, text, self._repeated, nudges):
             self._repeated = repeated
             reduction = self._reduction(conversation.messages)
             reduction.leave_out(repeated)

@@ -183,7 +183,7 @@ class Loop:
     async def _fitting_reply(self) -> Reply:
         """Request a reply. If the conversation does not fit into the model's context, shorten the conversation."""
         await self.compaction.prepare(self.model, self.conversation, self._request)
-        self.compaction.leave_out_repeats(self.conversation, self.form.repeated)
+        self.compaction.leave_out_repeats(self.conversation, self.form.repeated, self._silent.cut_nudges)
         attempt = 0
         while True:
             attempt += 1

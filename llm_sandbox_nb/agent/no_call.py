@@ -125,6 +125,9 @@ class SilentReplies:
     """The last executable code block in the newest reply."""
     refused: str = ""
     """Reason why a call in the newest reply was not executed. Empty if there is no such call."""
+    cut_nudges: list[str] = field(default_factory=list)
+    """Nudges after replies that were cut off. Equal replies before them can be left out of a request: a cut reply is
+    no answer, so a later reply does not refer to it."""
     _begun: int = 0
     """Index in `kinds` of the first reply that `len` counts."""
     _finish_reason: str | None = None
@@ -175,6 +178,8 @@ class SilentReplies:
         if told == self._told:
             told = f"{told} This is asked for again."
         self._told = told
+        if self._kind == "cut":
+            self.cut_nudges.append(told)
         return told
 
     def _nudge(self) -> str:

@@ -51,19 +51,24 @@ class Repeated:
 
 
 def find_repeated(
-    messages: Sequence[dict[str, Any]], instead: str, left_out: Repeated | None
+    messages: Sequence[dict[str, Any]], instead: str, left_out: Repeated | None, nudges: Sequence[str] = ()
 ) -> Repeated | None:
     """Return the equal replies at the end of a conversation. Without equal replies, return None.
 
-    `instead` is shown instead of the replies, before their newest result. A single reply counts if it equals those in
-    `left_out`, which were left out last. Replies are not found if the words of a person, or several results, are
-    between them.
+    Each of the replies is followed by one result or by one of `nudges`. `instead` is shown instead of the replies,
+    before their newest result. A nudge is shown alone. A single reply counts if it equals those in `left_out`, which
+    were left out last. Replies are not found if the words of a person, or several results, are between them.
     """
+
+    def is_nudge(message: dict[str, Any]) -> bool:
+        # The words of a person come before the nudge, and the number of remaining steps after it.
+        return message_text(message).startswith(tuple(nudges))
+
     at = len(messages) - 1
     reply = message_text(messages[at - 1])
     while (
         at >= 2
-        and is_one_result(messages[at])
+        and (is_one_result(messages[at]) or is_nudge(messages[at]))
         and messages[at - 1]["role"] == "assistant"
         and message_text(messages[at - 1]) == reply
     ):
@@ -74,7 +79,8 @@ def find_repeated(
     if count < (1 if again else 2):
         return None
     before = left_out.before if left_out and again else before
-    return Repeated(reply, at, before, "\n\n".join([before, instead, message_text(messages[-1])]))
+    shown = [before, *([] if is_nudge(messages[-1]) else [instead]), message_text(messages[-1])]
+    return Repeated(reply, at, before, "\n\n".join(shown))
 
 
 def step_groups(messages: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:

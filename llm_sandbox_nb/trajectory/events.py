@@ -356,7 +356,7 @@ class ContextReduced(EventBase):
     """The first step whose request is shorter."""
     how: Literal["mask", "summary", "repeats"]
     """`mask`: old observations are shortened. `summary`: old messages are replaced by a summary. `repeats`: the newest
-    replies, which are equal, are replaced by a sentence and the newest observation."""
+    replies, which are equal, are replaced by a sentence and the newest observation, or by the newest nudge."""
     shown: list[ShownInstead] = Field(default_factory=list)
     """Messages with a new content."""
     removed_from: int = 0

@@ -62,11 +62,13 @@ def show_instead(messages: list[dict[str, Any]], call_id: str, observation: str)
 def reduced_messages(messages: Sequence[dict[str, Any]], event: ContextReduced) -> list[dict[str, Any]]:
     """Return the messages that are sent after `event`. Indexes that do not exist are ignored."""
     sent = list(messages)
+    removed = sent[max(0, event.removed_from) : max(0, event.removed_to)]
+    results_left_out = event.how == "repeats" and any(isinstance(one, ResultsMessage) for one in removed)
     for change in event.shown:
         if 0 <= change.at < len(sent):
             message = sent[change.at]
             # A message with results has this type, so that later user messages can be joined.
-            if isinstance(message, ResultsMessage) or event.how == "repeats":
+            if isinstance(message, ResultsMessage) or results_left_out:
                 sent[change.at] = ResultsMessage({"shown": change.content})
             else:
                 sent[change.at] = {**message, "content": change.content}

@@ -261,7 +261,7 @@ export interface IContextReduced extends IEventBase {
   kind: 'context.reduced';
   /** The first step whose request is shorter. */
   step: number;
-  /** `mask`: old observations are shortened. `summary`: old messages are replaced by a summary. `repeats`: the newest replies, which are equal, are replaced by a sentence and the newest observation. */
+  /** `mask`: old observations are shortened. `summary`: old messages are replaced by a summary. `repeats`: the newest replies, which are equal, are replaced by a sentence and the newest observation, or by the newest nudge. */
   how: 'mask' | 'summary' | 'repeats';
   /** Messages with a new content. */
   shown: IShownInstead[];

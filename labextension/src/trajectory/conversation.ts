@@ -111,9 +111,11 @@ function namesCalls(message: Record<string, unknown>): boolean {
 
 /** Apply an event after which older parts of the conversation are sent in a shorter form. */
 function reduce(messages: IMessage[], event: IContextReduced): void {
+  const removed = messages.slice(Math.max(0, event.removed_from), Math.max(0, event.removed_to));
+  const resultsLeftOut = event.how === 'repeats' && removed.some(message => message.parts);
   for (const { at, content } of event.shown) {
     if (messages[at]) {
-      const hasResults = messages[at].parts || event.how === 'repeats';
+      const hasResults = messages[at].parts || resultsLeftOut;
       messages[at] = { ...messages[at], text: content, ...(hasResults ? { parts: [{ text: content }] } : {}) };
     }
   }

@@ -452,6 +452,44 @@ def test_a_model_does_not_read_the_reply_that_it_repeats(tmp_path: Path) -> None
     assert [message["content"] for message in kept.requests[-1]].count(fails.text) == 2, "the canary"
 
 
+def test_a_model_does_not_read_the_cut_reply_that_it_repeats(tmp_path: Path) -> None:
+    cut = dataclasses.replace(said("```python\nimport os\nsize = 1"), finish_reason="length")
+    model = TalkingReplies(cut, cut, cut, SAVES, SUBMITS)
+    result = solved(tmp_path, model, tool_calls="text", nudges="all")
+    assert (result.stop_reason, result.answer, len(result.steps)) == ("submitted", "42", 5)
+    started, once, twice, thrice, saved = model.requests
+    assert roles(once) == ["system", "user", "assistant", "user"]
+    for request in (twice, thrice):
+        assert roles(request) == ["system", "user"]
+        assert request[1]["content"].startswith(f"{started[1]['content']}\n\nYour reply was cut off")
+        assert request[1]["content"].count("was cut off") == 1, "only the newest nudge"
+        assert "was already executed" not in request[1]["content"]
+    assert saved[:2] == thrice
+    reduced = [event for event in result.trajectory.path if isinstance(event, ev.ContextReduced)]
+    assert [(event.how, event.step) for event in reduced] == [("repeats", 3), ("repeats", 4)]
+    assert Run.load(result.folder).messages[1 : len(saved)] == saved[1:]
+
+    kept = TalkingReplies(cut, cut, cut, SAVES, SUBMITS)
+    solved(tmp_path, kept, tool_calls="text", nudges="all", context="full")
+    assert [message["content"] for message in kept.requests[-1]].count(cut.text) == 3, "the canary"
+
+
+def test_a_guess_after_cut_replies_were_left_out_is_refused(tmp_path: Path) -> None:
+    """No output was left out, so there is still none that could have the answer."""
+    cut = dataclasses.replace(said("```python\nimport os\nsize = 1"), finish_reason="length")
+    model = TalkingReplies(cut, cut, said("ANSWER: 41"), SAVES, SUBMITS)
+    result = solved(tmp_path, model, tool_calls="text", nudges="all")
+    assert "only a guess" in model.requests[3][-1]["content"]
+    assert result.answer == "42"
+
+
+def test_equal_texts_are_not_left_out_because_an_answer_may_mean_the_text_above(tmp_path: Path) -> None:
+    model = TalkingReplies(said(POEM), said(POEM), said(f"ANSWER: {ABOVE}"))
+    result = solved(tmp_path, model, tool_calls="text")
+    assert [message["content"] for message in model.requests[2]].count(POEM) == 2
+    assert (result.stop_reason, result.answer) == ("submitted", POEM)
+
+
 def test_outputs_before_equal_replies_are_shortened_under_their_own_step_numbers(tmp_path: Path) -> None:
     class Small(TalkingReplies):
         async def context_limit(self) -> ContextLimit:

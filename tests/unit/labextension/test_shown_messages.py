@@ -25,6 +25,7 @@ from llm_sandbox_nb.card.bundle import Caps, trajectory_json
 from llm_sandbox_nb.model.contract import ContextLimit, DeltaCallback, ModelSettings, Reply
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import read_journal
+from llm_sandbox_nb.trajectory.messages import ResultsMessage
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 STEPS = 30
@@ -183,3 +184,24 @@ def test_a_saved_card_knows_which_calls_of_a_reply_were_native() -> None:
     saved = trajectory_json(Trajectory(events), [], Caps())["events"]
     found = json.loads(node("tests/said.mjs", given=json.dumps([saved])))
     assert found == [[["user", "task"], ["assistant", ""], ["tool", "one"]]]
+
+
+def test_cut_replies_that_were_left_out_had_no_result() -> None:
+    """So the task stays a message without a result, in which no answer can be found."""
+    left_out = ev.ContextReduced(
+        step=3,
+        how="repeats",
+        shown=[ev.ShownInstead(at=0, content="task\n\ncut off")],
+        removed_from=1,
+        removed_to=5,
+    )
+    task, nudge, later = (
+        ev.MessageAdded(message={"role": "user", "content": text}) for text in ("task", "cut off", "hurry")
+    )
+    reply = ev.ModelReplied(step=1, message={"role": "assistant", "content": "block"}, finish_reason="length")
+    events: list[ev.Event] = [task, reply, nudge, reply.model_copy(update={"id": "2", "step": 2}), nudge, left_out]
+    rebuilt = list(Trajectory(events).messages())
+    assert rebuilt == [{"role": "user", "content": "task\n\ncut off"}]
+    assert not isinstance(rebuilt[0], ResultsMessage)
+    events.append(later)
+    assert shown([events]) == [[[one["role"], one["content"]] for one in Trajectory(events).messages()]]
