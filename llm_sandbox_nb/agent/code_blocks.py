@@ -69,6 +69,13 @@ def python_command(code: str) -> str:
     return f"python3 - <<'{end}'\n{code}\n{end}"
 
 
+def program_of(command: str) -> str:
+    """Return the Python code of a command that `python_command` made. Return an empty text for any other command."""
+    first, _, rest = command.partition("\n")
+    code, _, end = rest.rpartition("\n")
+    return code.strip() if first == f"python3 - <<'{end}'" else ""
+
+
 def with_python_as_bash(text: str) -> str:
     """Replace each Python block in a text by a ```bash block that executes the code."""
     lines, written, done = text.split("\n"), list[str](), 0

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import yaml
 
-from llm_sandbox_nb.agent.code_blocks import code_blocks, with_python_as_bash
+from llm_sandbox_nb.agent.code_blocks import code_blocks, program_of, with_python_as_bash
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, ends_run
@@ -26,6 +26,7 @@ from llm_sandbox_nb.model.contract import Reply, ToolCall
 from llm_sandbox_nb.model.text_calls import read_text_calls
 from llm_sandbox_nb.own_folder import expanded
 from llm_sandbox_nb.trajectory.events import CallFinished
+from llm_sandbox_nb.trajectory.messages import ResultsMessage
 
 FORMS = ("code", "bash", "json", "brief")
 """Names of the forms in this package."""
@@ -72,7 +73,7 @@ class TextForm:
     """Text that is used instead of `result` if the call printed one line. `{line}` stands for the value in the line."""
     repeated: str = ""
     """Text that is sent instead of the newest replies if they are equal, because a weak model copies its own replies.
-    If empty, all replies are sent."""
+    If the replies were cut off, the newest nudge is sent instead. If empty, all replies are sent."""
     calls: Literal["block", "json"] = "json"
     python_blocks: bool = False
     first_block_ends: bool = False
@@ -149,7 +150,11 @@ def printed_value(event: CallFinished) -> str:
     The model can send this value as its answer. It is empty if the line is long.
     """
     lines = event.stdout.strip().splitlines() if isinstance(event.stdout, str) else []
-    return _LABEL.sub("", lines[-1].strip()) if lines and len(lines[-1]) <= _LONGEST_ANSWER else ""
+    if not lines or len(lines[-1]) > _LONGEST_ANSWER:
+        return ""
+    last = lines[-1].strip()
+    label = _LABEL.match(last)
+    return last[label.end() :] if label else last
 
 
 def result_kind(event: CallFinished) -> str:
@@ -177,6 +182,11 @@ class TextMode:
     """True if an answer was refused because it is only the example in the newest message."""
     _joins: bool = False
     """True if the newest message of `_sent` has the result of a native call, to which the next user text is joined."""
+
+    @property
+    def _has_results(self) -> bool:
+        """True if the newest request has the result of a call. The preview of the input files is no result."""
+        return any(message["role"] == "tool" or isinstance(message, ResultsMessage) for message in self._source)
 
     @property
     def described(self) -> str:
@@ -255,6 +265,8 @@ class TextMode:
         if self.form.answer and (answer := answer_in(reply.text, self.form.answer)):
             # A recorded reply is read before the first request of the session, and was accepted then.
             newest = str(self._sent[-1]["content"]) if self._sent else ""
+            if self.form.said and _means_above(answer):
+                answer = ABOVE
             line = re.escape(f"{self.form.answer} {answer}")
             shown = re.search(rf"{line}\W*$", newest, re.MULTILINE) is not None
             if self.form.said and answer == ABOVE:
@@ -264,7 +276,7 @@ class TextMode:
             elif shown and not self._refused_example and not any(answer in output for output in outputs):
                 self._refused_example = True
                 return reply, "it is the example of an answer, and no output has it"
-            elif self.form.answer_first and not outputs and not self._asked_for_block:
+            elif self.form.answer_first and newest and not self._has_results and not self._asked_for_block:
                 self._asked_for_block = True
                 return reply, self.form.answer_first
             submit = ToolCall(f"call_{uuid.uuid4().hex[:12]}", _SUBMIT, "{}")
@@ -295,6 +307,11 @@ class TextMode:
         text = found.text if made else reply.text
         reasoning = reply.reasoning or found.reasoning or None
         return dataclasses.replace(reply, text=text, reasoning=reasoning, calls=made), found.refused
+
+
+def _means_above(answer: str) -> bool:
+    """Return True for `ABOVE`, also in quotes, with a full stop, or with further lines behind it."""
+    return answer.partition("\n")[0].strip(" .'\"*_`").casefold() == ABOVE
 
 
 def _with_closed_block(reply: Reply) -> Reply:
@@ -337,8 +354,9 @@ def echoed(name: str, arguments: Mapping[str, Any], outputs: Iterable[str], task
         )
     values = [value for value in arguments.values() if isinstance(value, str) and value.strip()]
     command = str(arguments.get("command", "")).strip() if name == _BASH else ""
+    code = program_of(command) or command
     for output in outputs:
-        if command and f"\n{command}\n" in f"\n{output}\n":
+        if code and f"\n{code}\n" in f"\n{output}\n":
             return "it repeats the output of an earlier command"
         if _has_call(output, name, values):
             return "it repeats a call that stands in the output of an earlier command"

@@ -53,6 +53,9 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--rows", help=f"of {', '.join((*NUMBERS, *REPEATED))}; with --tuning of {', '.join(DEVELOPMENT)}"
     )
+    parser.add_argument(
+        "--again", action="store_true", help="also the rows that are published: their new results replace them"
+    )
     parser.add_argument("--limit", type=int, help="so many rows of each set, the first ones")
     parser.add_argument(
         "--ifbench", type=Path, help="IFBench_test.jsonl of allenai/IFBench; without it that set is left out"
@@ -84,11 +87,12 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 def items_of(column: Column, given: argparse.Namespace, folder: Path) -> list[tuple[int, Item]]:
     """Return the items of a column with their places in their sets.
 
-    Rows that were published from another folder are left out. Those of this folder are scored again if the scorer
+    Rows that were published from another folder are left out, unless they are measured again. Those of this folder are scored again if the scorer
     changed.
     """
     rows_folder = given.docs / (summary.TUNED_ROWS if given.tuning else summary.ROWS)
-    done = {line["key"] for line in summary.published(rows_folder, folder.name, column.name)}
+    published = [] if given.again else summary.published(rows_folder, folder.name, column.name)
+    done = {line["key"] for line in published}
     done -= {line["key"] for line in read_lines(folder / column.name / measures.FILE)}
     found = []
     for name in given.rows:
@@ -109,7 +113,7 @@ def key_of(item: Item | Result) -> str:
 async def measure_column(
     column: Column, items: list[Item], server: Server, given: argparse.Namespace, out: Path
 ) -> None:
-    """Do what is open of a column, one item at a time, so that times are its own."""
+    """Measure the rows of a column that are not measured yet, `given.workers` at a time, which share the CPU times."""
     clock = measures.Clock(server.process)
     keys, begun = {key_of(item) for item in items}, time.monotonic()
     before = {one["key"]: one for one in read_lines(out / measures.FILE) if one["key"] in keys}

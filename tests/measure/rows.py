@@ -1,4 +1,4 @@
-"""The rows of the measurement: drawn or made from one published seed, and never used to tune anything.
+"""The rows of the measurement and those for tuning, drawn or made from one published seed.
 
 `gsm8k-test.jsonl` and `gsm8k-train.jsonl` in `data` hold the drawn rows of GSM8K; `draw_gsm8k` made them. IFBench's
 rows are under a licence of their own (ODC-BY), so they are not kept here: their file is given by the user.
@@ -26,7 +26,7 @@ NUMBERS = {"gsm8k": 100, "ifbench": 60, "examples": 10, "computation": 30, "file
 REPEATED = {"readme": 20, "first": 5}
 """The sets whose rows text mode does several times, each with a new sample, and how many times."""
 DEVELOPMENT = {"first": 12, "gsm8k-train": 60, "computation-train": 30, "files-train": 10}
-"""The sets for tuning, and how many rows each has; none of their rows is measured."""
+"""The sets for tuning, and how many rows each has. Of these sets, only `first` is measured too."""
 SEEN = (7, 15, 16)
 """Rows of GSM8K's test split, by place: their runs were read while text mode was tuned, so they are never measured."""
 IFBENCH_SHA256 = "a2bf7b8e7ed11d39c65b4ec781da8b99663ed0121f97033d70fcecb61f8a9d85"

@@ -27,7 +27,8 @@ def score(
 ) -> float:
     """1 or 0. `form` is number, word, list, exact, or the name of an example or file, whose check reads the files."""
     text = answer or ""
-    folder = Path(next(iter(output_files.values()))).parent if output_files else None
+    name, path = next(iter(output_files.items())) if output_files else ("", "")
+    folder = Path(path).parents[name.count("/")] if path else None  # the first file may be in a subfolder
     files = dict(read_files(folder)) if folder else {}
     if form in FILE_FORMS:
         return float(check_file(form, files))

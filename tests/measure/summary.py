@@ -169,7 +169,7 @@ def _cell(task: str, mine: Sequence[Line], vanilla: Sequence[Line]) -> dict[str,
             sum(one["right"] == value for one in known),
         ]
         for word, value in (("right", 1), ("wrong", 0))
-    }
+    } if known else None  # other packages have no doubts
     return cell
 
 
@@ -290,7 +290,7 @@ def _row(cell: Mapping[str, Any], number: int) -> str:
         f"{_number(cell['model_cpu'])} + {_number(cell['agent_cpu'])}",
         " / ".join(_number(cell[name]) for name in ("without_call", "refused", "repaired")),
         ", ".join(str(cell["uses"][name]) for name in CAPABILITIES),
-        ", ".join(f"{some} of {all_of}" for some, all_of in cell["doubts"].values()),
+        ", ".join(f"{some} of {all_of}" for some, all_of in cell["doubts"].values()) if cell["doubts"] else "-",
     ]  # fmt: skip
     return " | ".join(values) + " |"
 

@@ -29,7 +29,7 @@ def fetch_hub_file(repository: str, file: str, stop: Stop) -> Path:
     try:
         planned = huggingface_hub.hf_hub_download(repository, file, dry_run=True, **where)
         if planned.will_download:
-            check_disk(Path(planned.local_path), planned.file_size, name)
+            check_disk(Path(planned.local_path).parent, planned.file_size, name, "HF_HOME")
         bar = _progress(f"Fetching {file}", planned.file_size, stop)
         path = Path(huggingface_hub.hf_hub_download(repository, file, tqdm_class=bar, **where))
     except errors.GatedRepoError as error:

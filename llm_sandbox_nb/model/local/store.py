@@ -47,8 +47,11 @@ def models_folder() -> Path:
     return platformdirs.user_cache_path("llm-sandbox-nb") / "models"
 
 
-def check_disk(folder: Path, needed: int, name: str) -> None:
-    """Raise ModelError if the disk of `folder` has less than `needed` free bytes for the model `name`."""
+def check_disk(folder: Path, needed: int, name: str, variable: str = FOLDER_VARIABLE) -> None:
+    """Raise ModelError if the disk of `folder` has less than `needed` free bytes for the model `name`.
+
+    `variable` is the environment variable with which a user chooses the folder.
+    """
     try:
         free = free_disk(folder)
     except OSError as error:
@@ -56,7 +59,7 @@ def check_disk(folder: Path, needed: int, name: str) -> None:
     if free < needed:
         raise ModelError(
             f"{name} needs {format_size(needed)} of disk to be fetched, but {folder} has only {format_size(free)}: "
-            f"free disk space, or name a folder on another disk in {FOLDER_VARIABLE}.",
+            f"free disk space, or name a folder on another disk in {variable}.",
             kind="setup",
         )
 

@@ -194,7 +194,7 @@ def _download(requirements: Sequence[str], folder: Path, share: Share, size: int
         show("")
         raise ModelError(
             f"pip could not fetch {requirements[0]} ({_first_error(log)}): check the network and the index settings "
-            "(`pip config list`), then try again; the part that arrived is kept.",
+            "(`pip config list`), then try again; parts that were complete before are kept.",
             kind="setup",
         )
 

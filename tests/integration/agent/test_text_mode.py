@@ -349,6 +349,21 @@ def test_the_words_for_the_text_above_need_a_text_above(tmp_path: Path) -> None:
     assert (result.stop_reason, result.answer) == ("submitted", "7")
 
 
+@pytest.mark.parametrize("words", ["My text above.", '"my text above"', f"{ABOVE}\n\nI hope this helps."])
+def test_the_words_for_the_text_above_may_be_written_otherwise(tmp_path: Path, words: str) -> None:
+    model = TalkingReplies(said(POEM), said(f"ANSWER: {words}"))
+    result = solved(tmp_path, model, tool_calls="text")
+    assert (result.stop_reason, result.answer) == ("submitted", POEM)
+
+
+def test_an_answer_before_any_command_is_a_guess_although_the_model_has_seen_the_first_lines(tmp_path: Path) -> None:
+    model = TalkingReplies(said("ANSWER: 80"), said(block("echo 7")), said("ANSWER: 7"))
+    result = solved(tmp_path, model, tool_calls="text", inputs={"a.csv": b"name,age\nAnn,80\n"})
+    assert "Ann,80" in str(model.requests[0])
+    assert "only a guess" in model.requests[1][-1]["content"]
+    assert (result.stop_reason, result.answer) == ("submitted", "7")
+
+
 def test_a_recorded_answer_that_means_the_text_above_stays_that() -> None:
     read, refused = TextMode(load_text_form("code"), []).read(said(f"ANSWER: {ABOVE}"), [""], "")
     assert (read.text, [call.name for call in read.calls], refused) == ("", ["submit"], "")
@@ -568,6 +583,8 @@ def test_words_of_a_person_after_replies_were_left_out_are_kept() -> None:
         ("Number of steps: 14 of 20", "Number of steps: 14 of 20"),
         ("It starts at 12:30", "It starts at 12:30"),
         ("VALID 4729", "VALID 4729"),
+        ("2 towns in total: 14", "2 towns in total: 14"),
+        ("n = 5, mean of x: 12.5", "n = 5, mean of x: 12.5"),
     ],
 )
 def test_the_value_behind_a_label_is_offered_as_the_answer(tmp_path: Path, printed: str, value: str) -> None:
@@ -592,6 +609,12 @@ def test_a_call_that_printed_and_saved_nothing_is_not_offered_as_saved(tmp_path:
 @pytest.mark.parametrize("text", ["submit", "`submit`", "Submit", block("submit"), block("submit\n")])
 def test_the_word_submit_alone_ends_the_run(text: str) -> None:
     assert read(text) == ([("submit", {})], "")
+
+
+@pytest.mark.parametrize("language", ["bash", "python"])
+def test_a_program_that_repeats_an_output_is_not_executed(language: str) -> None:
+    assert read(block("print(1)", language), outputs=("[stdout]\nprint(1)\n",))[0] == []
+    assert read(block("print(1)", language), outputs=("[stdout]\nprint(2)\n",))[0], "the canary"
 
 
 @pytest.mark.parametrize("number", [40, 41])

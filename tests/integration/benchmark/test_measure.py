@@ -132,6 +132,9 @@ def test_one_rule_scores_all_columns(answer: str | None, gold: str, form: str, r
 def test_files_of_an_example_count_before_the_text(tmp_path: Path) -> None:
     (tmp_path / "answer.txt").write_text("1072")
     assert score("nothing", "", {"answer.txt": str(tmp_path / "answer.txt")}, "math") == 1.0
+    (tmp_path / "a").mkdir()
+    first = {"a/b.txt": str(tmp_path / "a" / "b.txt"), "answer.txt": str(tmp_path / "answer.txt")}
+    assert score("nothing", "", first, "math") == 1.0, "the first file may be in a subfolder"
 
 
 def test_the_checks_of_the_first_tasks_tell_right_files_from_wrong_ones() -> None:
@@ -287,6 +290,8 @@ def test_published_rows_are_not_asked_again_on_another_machine(tmp_path: Path) -
         shutil.rmtree(tmp_path / "first")
         assert measured(tmp_path / "second", server, *words, "--limit", "2") == 0
         assert len(server.requests) == 2
+        assert measured(tmp_path / "third", server, *words, "--limit", "2", "--again") == 0
+        assert len(server.requests) == 4, "as a reader does who doubts the published rows"
     (published,) = (tmp_path / "docs" / summary.ROWS).rglob("vanilla.jsonl")
     lines = [json.loads(one) for one in published.read_text().splitlines()]
     assert [line["item"] for line in lines] == sorted(row.id for row in rows_of("gsm8k")[:2])
