@@ -299,15 +299,19 @@ def tuning_table(found: Mapping[str, Any]) -> str:
     """Text mode without one of its parts each, over all rows for tuning."""
     if not found["models"]:
         return f"What each part brings: {NOTHING}."
-    lines = [
-        "| | rows | right (95 %) | tokens in and out, a row | steps | by set |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines: list[str] = []
     for model, one in found["models"].items():
+        lines += [
+            *([""] if lines else []),
+            f"### {model}, tuning",
+            "",
+            "| | rows | right (95 %) | tokens in and out, a row | steps | by set |",
+            "|---|---|---|---|---|---|",
+        ]
         for name, column in VARIANTS.items():
             cells = one["columns"].get(name)
             if not cells:
-                lines.append(f"| {model}: {column.title} | {NOTHING} | | | | |")
+                lines.append(f"| {column.title} | {NOTHING} | | | | |")
                 continue
             number, right = (sum(cell[word] for cell in cells.values()) for word in ("n", "right"))
             low, high = _interval(right, number)
@@ -318,7 +322,7 @@ def tuning_table(found: Mapping[str, Any]) -> str:
             sets = ", ".join(f"{task} {cell['right']} of {cell['n']}" for task, cell in cells.items())
             title = "text mode as it is" if name == "text" else column.title
             lines.append(
-                f"| {model}: {title} | {number} | {right / number:.0%} ({low:.0%} to {high:.0%}) | {_number(tokens)} "
+                f"| {title} | {number} | {right / number:.0%} ({low:.0%} to {high:.0%}) | {_number(tokens)} "
                 f"| {_number(steps)} | {sets} |"
             )
     return "\n".join(lines)

@@ -337,8 +337,9 @@ def test_tuning_uses_the_rows_for_tuning_and_a_table_of_its_own(tmp_path: Path) 
         )
         assert measured(tmp_path / "out", server, *words) == 0
     page = (tmp_path / "docs" / summary.PAGE).read_text()
-    assert "| scripted: text mode as it is | 1 | 0%" in page
-    assert "| scripted: an error is answered like a result | not measured yet" in page
+    assert "| text mode as it is | 1 | 0%" in page
+    assert "### scripted, tuning\n\n| |" in page
+    assert "| an error is answered like a result | not measured yet" in page
     assert "All rows: not measured yet" in page
 
 
