@@ -11,6 +11,7 @@ from support import require, run
 
 from llm_sandbox_nb.agent.sandbox_pool import SandboxPool
 from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.executor import renewal
 from llm_sandbox_nb.sandbox.fresh_state import FreshState
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
@@ -83,3 +84,13 @@ def assert_as_new(found: dict[str, str], expected: str) -> None:
     lines = {name: set(text.splitlines()) ^ set(expected.splitlines()) for name, text in found.items()}
     assert {name: sorted(differ) for name, differ in lines.items() if differ} == {}
     assert set(found.values()) == {expected}
+
+
+def test_a_killed_process_gets_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine it still lives when the sandbox is described."""
+    tables = iter([{1: (0, 1), 7: (1, 5)}] * 3)
+    monkeypatch.setattr(renewal, "process_table", lambda: next(tables, {1: (0, 1)}))
+    assert renewal.lasting_processes({1}) == []
+    monkeypatch.setattr(renewal, "END_SECONDS", 0.05)
+    monkeypatch.setattr(renewal, "process_table", lambda: {1: (0, 1), 7: (1, 5)})
+    assert renewal.lasting_processes({1}) == [(7, 1, 5)]
