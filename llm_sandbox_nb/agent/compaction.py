@@ -13,7 +13,7 @@ the words.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 from llm_sandbox_nb.agent.conversation import Conversation

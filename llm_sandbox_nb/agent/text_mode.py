@@ -186,7 +186,9 @@ class TextMode:
     @property
     def _has_results(self) -> bool:
         """True if the newest request has the result of a call. The preview of the input files is no result."""
-        return any(message["role"] == "tool" or isinstance(message, ResultsMessage) for message in self._source)
+        return any(
+            message["role"] == "tool" or isinstance(message, ResultsMessage) for message in self._source
+        )
 
     @property
     def described(self) -> str:

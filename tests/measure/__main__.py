@@ -54,7 +54,9 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
         "--rows", help=f"of {', '.join((*NUMBERS, *REPEATED))}; with --tuning of {', '.join(DEVELOPMENT)}"
     )
     parser.add_argument(
-        "--again", action="store_true", help="also the rows that are published: their new results replace them"
+        "--again",
+        action="store_true",
+        help="also the rows that are published: their new results replace them",
     )
     parser.add_argument("--limit", type=int, help="so many rows of each set, the first ones")
     parser.add_argument(
@@ -87,8 +89,8 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 def items_of(column: Column, given: argparse.Namespace, folder: Path) -> list[tuple[int, Item]]:
     """Return the items of a column with their places in their sets.
 
-    Rows that were published from another folder are left out, unless they are measured again. Those of this folder are scored again if the scorer
-    changed.
+    Rows that were published from another folder are left out, unless they are measured again. Those of this folder are
+    scored again if the scorer changed.
     """
     rows_folder = given.docs / (summary.TUNED_ROWS if given.tuning else summary.ROWS)
     published = [] if given.again else summary.published(rows_folder, folder.name, column.name)

@@ -356,7 +356,9 @@ def test_the_words_for_the_text_above_may_be_written_otherwise(tmp_path: Path, w
     assert (result.stop_reason, result.answer) == ("submitted", POEM)
 
 
-def test_an_answer_before_any_command_is_a_guess_although_the_model_has_seen_the_first_lines(tmp_path: Path) -> None:
+def test_an_answer_before_any_command_is_a_guess_although_the_model_has_seen_the_first_lines(
+    tmp_path: Path,
+) -> None:
     model = TalkingReplies(said("ANSWER: 80"), said(block("echo 7")), said("ANSWER: 7"))
     result = solved(tmp_path, model, tool_calls="text", inputs={"a.csv": b"name,age\nAnn,80\n"})
     assert "Ann,80" in str(model.requests[0])

@@ -199,7 +199,14 @@ def test_cut_replies_that_were_left_out_had_no_result() -> None:
         ev.MessageAdded(message={"role": "user", "content": text}) for text in ("task", "cut off", "hurry")
     )
     reply = ev.ModelReplied(step=1, message={"role": "assistant", "content": "block"}, finish_reason="length")
-    events: list[ev.Event] = [task, reply, nudge, reply.model_copy(update={"id": "2", "step": 2}), nudge, left_out]
+    events: list[ev.Event] = [
+        task,
+        reply,
+        nudge,
+        reply.model_copy(update={"id": "2", "step": 2}),
+        nudge,
+        left_out,
+    ]
     rebuilt = list(Trajectory(events).messages())
     assert rebuilt == [{"role": "user", "content": "task\n\ncut off"}]
     assert not isinstance(rebuilt[0], ResultsMessage)
