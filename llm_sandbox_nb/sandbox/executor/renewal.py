@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 from . import (  # noqa: F401 - not imported later, when commands may have changed the sandbox's Python
     door,
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 SETTINGS = ("limits", "oom_score_adj", "coredump_filter", "comm", "cgroup", "uid_map", "gid_map")
 """Files of /proc/self with settings that other processes can change and children inherit."""
 IPC = ("shm", "sem", "msg")
-END_SECONDS = 1.0
-"""Seconds in which a killed process ends, even on a busy machine. After that, the sandbox is not used again."""
 NETWORK = (("dev", slice(1)), ("route", slice(3)), ("if_inet6", slice(1)))
 """Tables of interfaces, routes and addresses, each with the columns that traffic does not change."""
 
@@ -77,8 +74,9 @@ def describe(known: set[int], disk: tuple[int, int]) -> dict[str, str]:
     `known` has the pids of the executor's processes. `disk` is the usage above which the sandbox ends. Long texts are
     replaced by a hash with a secret key, so that programs in the sandbox cannot choose a text with this hash.
     """
+    foreign = sorted((pid, *born) for pid, born in process_table().items() if pid not in known)
     return {
-        "processes": repr(lasting_processes(known)),
+        "processes": repr(foreign),
         "mounts": hashed(read("/proc/self/mountinfo")),
         "shared memory": hashed(b"".join(read("/proc/sysvipc/" + name) for name in IPC)),
         "limits": hashed(b"".join(read("/proc/self/" + name) for name in SETTINGS) + scheduling()),
@@ -89,20 +87,6 @@ def describe(known: set[int], disk: tuple[int, int]) -> dict[str, str]:
         "disk": repr(disk),
         "Python": hashed("\n".join(sorted(sys.modules)).encode()),
     }
-
-
-def lasting_processes(known: set[int]) -> list[tuple[int, int, int]]:
-    """Return the pid, the parent's pid and the start time of each living process that is not in `known`.
-
-    A restore has killed them all, but on a busy machine a killed process lives for some moments more. So wait for their
-    end for at most `END_SECONDS`.
-    """
-    late = time.monotonic() + END_SECONDS
-    while True:
-        found = sorted((pid, *born) for pid, born in process_table().items() if pid not in known)
-        if not found or time.monotonic() > late:
-            return found
-        time.sleep(0.01)
 
 
 def hashed(text: bytes) -> str:

@@ -11,7 +11,6 @@ from support import require, run
 
 from llm_sandbox_nb.agent.sandbox_pool import SandboxPool
 from llm_sandbox_nb.sandbox.contract import Sandbox
-from llm_sandbox_nb.sandbox.executor import renewal
 from llm_sandbox_nb.sandbox.fresh_state import FreshState
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
@@ -33,8 +32,14 @@ FIRST = (
 def test_nothing_of_a_task_reaches_the_next(engine: str) -> None:
     found, expected, pool = run(after_each(require(engine), FIRST), 200)
     assert_as_new(found, expected)
-    assert (pool.opened, pool.reused) == (2, 2 * len(FIRST) - 1), pool.not_reused
-    assert list(pool.not_reused) == ["A task has changed state that no checkpoint covers: shared memory."]
+    reason = "A task has changed state that no checkpoint covers: {}."
+    # On a busy machine, a killed process may live for some moments more. Then the pool opens a new sandbox, too.
+    others = pool.not_reused[reason.format("processes")]
+    assert pool.not_reused == {reason.format("shared memory"): 1} | (
+        {reason.format("processes"): others} if others else {}
+    )
+    assert others <= 1
+    assert (pool.opened, pool.reused) == (2 + others, 2 * len(FIRST) - 1 - others)
 
 
 @pytest.mark.campaign
@@ -84,13 +89,3 @@ def assert_as_new(found: dict[str, str], expected: str) -> None:
     lines = {name: set(text.splitlines()) ^ set(expected.splitlines()) for name, text in found.items()}
     assert {name: sorted(differ) for name, differ in lines.items() if differ} == {}
     assert set(found.values()) == {expected}
-
-
-def test_a_killed_process_gets_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine it still lives when the sandbox is described."""
-    tables = iter([{1: (0, 1), 7: (1, 5)}] * 3)
-    monkeypatch.setattr(renewal, "process_table", lambda: next(tables, {1: (0, 1)}))
-    assert renewal.lasting_processes({1}) == []
-    monkeypatch.setattr(renewal, "END_SECONDS", 0.05)
-    monkeypatch.setattr(renewal, "process_table", lambda: {1: (0, 1), 7: (1, 5)})
-    assert renewal.lasting_processes({1}) == [(7, 1, 5)]
