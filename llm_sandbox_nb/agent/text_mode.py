@@ -267,11 +267,13 @@ class TextMode:
         if self.form.answer and (answer := answer_in(reply.text, self.form.answer)):
             # A recorded reply is read before the first request of the session, and was accepted then.
             newest = str(self._sent[-1]["content"]) if self._sent else ""
-            if self.form.said and _means_above(answer):
-                answer = ABOVE
+            # The model may write `ABOVE` in quotes, with a full stop, or with further lines behind it.
+            first_line = answer.partition("\n")[0].strip(" .'\"*_`").casefold()
+            means_above = bool(self.form.said) and first_line == ABOVE
+            answer = ABOVE if means_above else answer
             line = re.escape(f"{self.form.answer} {answer}")
             shown = re.search(rf"{line}\W*$", newest, re.MULTILINE) is not None
-            if self.form.said and answer == ABOVE:
+            if means_above:
                 if newest and not shown:
                     return reply, "there is no text above it that could be the answer"
                 answer = ""  # so the newest text remains the answer
@@ -309,11 +311,6 @@ class TextMode:
         text = found.text if made else reply.text
         reasoning = reply.reasoning or found.reasoning or None
         return dataclasses.replace(reply, text=text, reasoning=reasoning, calls=made), found.refused
-
-
-def _means_above(answer: str) -> bool:
-    """Return True for `ABOVE`, also in quotes, with a full stop, or with further lines behind it."""
-    return answer.partition("\n")[0].strip(" .'\"*_`").casefold() == ABOVE
 
 
 def _with_closed_block(reply: Reply) -> Reply:

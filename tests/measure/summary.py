@@ -163,17 +163,15 @@ def _cell(task: str, mine: Sequence[Line], vanilla: Sequence[Line]) -> dict[str,
         cell[name] = round(statistics.fmean(values), 3) if values else None
     cell["uses"] = {name: sum(name in (one.get("uses") or ()) for one in mine) for name in CAPABILITIES}
     known = [one for one in mine if one.get("doubts") is not None]
-    cell["doubts"] = (
-        {
+    cell["doubts"] = None  # other packages have no doubts
+    if known:
+        cell["doubts"] = {
             word: [
                 sum(bool(one["doubts"]) for one in known if one["right"] == value),
                 sum(one["right"] == value for one in known),
             ]
             for word, value in (("right", 1), ("wrong", 0))
         }
-        if known
-        else None
-    )  # other packages have no doubts
     return cell
 
 
