@@ -54,7 +54,7 @@ def fetch_hub_file(repository: str, file: str, stop: Stop) -> Path:
         raise ModelError(
             f"{name} is not a file of Hugging Face: {_first_line(error)}", kind="not_found"
         ) from error
-    except FetchStoppedError:
+    except (FetchStoppedError, ModelError):
         raise
     except Exception as error:  # huggingface_hub may use any HTTP library
         raise _unreachable(name, error) from error

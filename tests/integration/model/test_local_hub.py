@@ -16,6 +16,7 @@ from huggingface_hub import constants
 from loopback_http import LoopbackServer
 
 from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.model.local import machine
 from llm_sandbox_nb.model.local.loading_progress import shown_by
 from llm_sandbox_nb.model.local.source import HubSource, find_source
 from llm_sandbox_nb.model.local.store import FOLDER_VARIABLE, FetchStoppedError, Stop
@@ -205,6 +206,11 @@ def test_what_a_hub_refuses_is_one_sentence(answer: tuple[int, str], said: str, 
 def test_a_hub_that_does_not_answer_is_one_sentence(hub: type[Hub], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert "could not be fetched" in refusal()
+
+
+def test_a_full_disk_names_the_setting_of_the_cache(hub: type[Hub], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 1})())
+    assert "name a folder on another disk in HF_HOME." in refusal()
 
 
 def test_whoever_waits_no_more_ends_the_download(hub: type[Hub]) -> None:
